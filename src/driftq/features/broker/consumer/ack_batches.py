@@ -1,11 +1,11 @@
 """Acks of many messages of a group in one call (http-v1 §22): messages that end together share one log record.
 
-    found → those that can be acked at once: one lot per partition → finished together
-          → every other one: acked by itself, after the lots
+    found → those that can be acked at once: one batch per partition → finished together
+          → every other one: acked by itself, after the batches
 
-A lot contains the messages of one partition that the caller owns and that nothing else is settling. All others (done,
+A batch contains the messages of one partition that the caller owns and that nothing else is settling. All others (done,
 settling, owned by another consumer, missing, or named twice) are acked one by one, which gives the right answer for
-each. The messages of a lot share one log record, one wake-up of their group and one answer.
+each. The messages of a batch share one log record, one wake-up of their group and one answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ Acked = Pending[None] | Exception
 """The answer to an ack, or the exception raised instead: a DriftQError that refuses it, or a bug."""
 
 
-class _Lot:
+class _AckBatch:
     """Messages of one partition that are acked together."""
 
     def __init__(self, spot: Spot | None) -> None:
         self.spot = spot
         self.entries: dict[int, OpenDelivery] = {}
-        """The open messages of the lot, by offset."""
+        """The open messages of the batch, by offset."""
         self.numbers: list[int] = []
         """The positions of the messages in the call."""
 
@@ -38,25 +38,25 @@ def ack_all(
 ) -> list[Acked]:
     """Ack messages, given as partition and offset. Return the answer for each, in order."""
     answers: list[Acked | None] = [None] * len(messages)
-    lots: dict[int, _Lot] = {}
+    batches: dict[int, _AckBatch] = {}
     for number, (partition, offset) in enumerate(messages):
-        lot = lots.get(partition)
-        if lot is None:
-            lot = lots[partition] = _Lot(_spot(book, topic, group, partition))
-        if lot.spot is None or offset in lot.entries:
+        batch = batches.get(partition)
+        if batch is None:
+            batch = batches[partition] = _AckBatch(_spot(book, topic, group, partition))
+        if batch.spot is None or offset in batch.entries:
             continue
         try:
-            entry = settler.ackable(lot.spot, offset, owner)
+            entry = settler.ackable(batch.spot, offset, owner)
         except Exception as error:  # noqa: BLE001  # a bug with one message is the answer to its entry alone
             answers[number] = error
             continue
         if entry is not None:
-            lot.entries[offset] = entry
-            lot.numbers.append(number)
-    for lot in lots.values():
-        if lot.spot is not None and lot.entries:
-            acked = _asked(partial(settler.finish, lot.spot, list(lot.entries.values()), commits=True))
-            for number in lot.numbers:
+            batch.entries[offset] = entry
+            batch.numbers.append(number)
+    for batch in batches.values():
+        if batch.spot is not None and batch.entries:
+            acked = _asked(partial(settler.finish, batch.spot, list(batch.entries.values()), commits=True))
+            for number in batch.numbers:
                 answers[number] = acked
     return [
         _asked(partial(settler.ack, DeliveryKey(topic, group, *at), owner)) if answer is None else answer

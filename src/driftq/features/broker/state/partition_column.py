@@ -9,7 +9,7 @@ that goes through a topic unpacks each chunk once.
 
 Invariants
 - offset `n` is at place `n % 4096` of chunk `n // 4096`; chunks below the first one kept are gone;
-- a place without a message, or whose message was lost before it was counted, has the number `nobody`.
+- a place without a message, or whose message was lost before it was counted, has the number `absent`.
 """
 
 import zlib
@@ -23,7 +23,7 @@ CHUNK = 4096
 _SPAN = 256
 """How many chunks share one summary of their partitions, so that a search skips them quickly."""
 NARROW_MAX = 255
-"""Up to this number of partitions, a partition number fits in one byte, with one value left for `nobody`."""
+"""Up to this number of partitions, a partition number fits in one byte, with one value left for `absent`."""
 _UNPACKED_MAX = 256
 _FASTEST = 1
 
@@ -31,11 +31,11 @@ _FASTEST = 1
 class Spread:
     """The partitions of all messages of one topic."""
 
-    __slots__ = ("_first", "_lasts", "_masks", "_sealed", "_spans", "_tail", "_wide", "nobody")
+    __slots__ = ("_first", "_lasts", "_masks", "_sealed", "_spans", "_tail", "_wide", "absent")
 
     def __init__(self, partitions: int) -> None:
         self._wide = partitions > NARROW_MAX
-        self.nobody = (1 << 16) - 1 if self._wide else NARROW_MAX
+        self.absent = (1 << 16) - 1 if self._wide else NARROW_MAX
         self._sealed: list[bytes] = []
         self._masks: list[int] = []
         """The partitions in each sealed chunk, as bits."""
@@ -89,18 +89,18 @@ class Spread:
         return [(partition, column.rindex(partition)) for partition in set(column)]
 
     def _skip_to(self, offset: int) -> None:
-        """Fill the places up to an offset with `nobody`."""
+        """Fill the places up to an offset with `absent`."""
         if not self._sealed and not self._tail:
             self._first = offset // CHUNK
         while self.head < offset:
-            self._tail.extend([self.nobody] * min(offset - self.head, CHUNK - len(self._tail)))
+            self._tail.extend([self.absent] * min(offset - self.head, CHUNK - len(self._tail)))
             if len(self._tail) == CHUNK:
                 self._seal()
 
     def _seal(self) -> None:
         mask = 0
         for partition in set(self._tail):
-            if partition != self.nobody:
+            if partition != self.absent:
                 mask |= 1 << partition
         number = self._first + len(self._sealed)
         self._spans[number // _SPAN] = self._spans.get(number // _SPAN, 0) | mask
@@ -116,7 +116,7 @@ class Spread:
         if offset >= self.head or number < self._first:
             return None
         partition = self._chunk(number)[place]
-        return None if partition == self.nobody else partition
+        return None if partition == self.absent else partition
 
     def at_or_after(self, partition: int, offset: int) -> int | None:
         """Return the first message of a partition at or above an offset, or None."""
