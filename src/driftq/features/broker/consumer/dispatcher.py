@@ -3,8 +3,7 @@
 A group is served in a later turn of the event loop, after it has changed. Partitions take turns. In each partition,
 messages to deliver again go first, then fresh messages, as long as the number of open messages is below the limit. A
 message goes to the next stream that accepts one. If no stream does, nothing is read for the group until a stream asks.
-The messages for a stream in one turn are sent together. The newest messages are in memory; a backlog is read in
-pieces.
+The messages for a stream in one turn are sent together. The newest ones are in memory; a backlog is read in pieces.
 
 A message whose key is held by another owner waits, and so do later messages of its partition. A message whose key is
 committed is done without a delivery.
