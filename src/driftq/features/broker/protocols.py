@@ -68,9 +68,7 @@ class ConsumerOutlet(Protocol):
     """A connection that messages are written to."""
 
     def ready(self) -> bool:
-        """Whether the outlet accepts another line now. After False, it calls `ConsumerStream.wake` when it accepts
-        lines again.
-        """
+        """Whether the outlet accepts another line now. After False, it calls `ConsumerStream.wake` once it does."""
         ...
 
     def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
@@ -103,8 +101,8 @@ class Registry(Protocol):
     """The idempotency registry (http-v1 §13). Times of stored messages are stamps; all others are engine time in ms."""
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Reserve a key for a produce. Return True if it is committed already. Raise InvalidRequestError while it is
-        pending.
+        """Reserve a key for a produce. Return True if it is committed. Raise InvalidRequestError while
+        it is pending.
         """
         ...
 
@@ -113,9 +111,7 @@ class Registry(Protocol):
         ...
 
     def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
-        """Record that a message with this key exists: recovery found it after the checkpoint, or a redrive restored
-        it.
-        """
+        """Record that a message with this key exists: found after the checkpoint, or restored by a redrive."""
         ...
 
     def standing(self, scope: KeyOwner, stored_ts: int) -> KeyStatus:

@@ -110,8 +110,7 @@ class Backlog:
         return QueueCounters(ready(topic, table), table.in_flight, table.dead_lettered)
 
     def pick(self, topic: Topic, table: LeaseTable, picked: Picked, limit: int, poison_max: int) -> None:
-        """Take jobs until `picked` has `limit` of them: jobs that were given back first, by seq, then jobs never
-        delivered.
+        """Take jobs until `picked` has `limit`: those given back first, lowest seq first, then those never delivered.
 
         Stop early when `poison_max` jobs were found that were delivered too often.
         """

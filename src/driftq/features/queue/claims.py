@@ -233,9 +233,7 @@ def _forget_streams(table: LeaseTable, grants: Sequence[Grant]) -> None:
 
 
 def _refuse(asks: list[Ask], error: Exception) -> None:
-    """Fail a pass. If the topic is gone, only the claimer that opened the window gets the error; the others get no
-    jobs.
-    """
+    """Fail a pass. If the topic is gone, only the claimer that opened the window fails; the others get no jobs."""
     for number, ask in enumerate(asks):
         if number and isinstance(error, TopicNotFoundError):
             ask.answer.resolve(NOTHING)

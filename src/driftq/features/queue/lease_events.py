@@ -34,9 +34,7 @@ class Grant(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     seqs: list[int]
     counts: list[tuple[int, int]] = []
     extends: bool = False
-    """Whether this sets a new deadline for jobs held under this number. Jobs that the node no longer holds are
-    ignored.
-    """
+    """Whether this sets a new deadline for jobs held under this number; other jobs are ignored."""
 
 
 class LeaseEvent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

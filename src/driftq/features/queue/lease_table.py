@@ -28,9 +28,7 @@ _STALE_MIN = 64
 
 
 class Lease:
-    """The jobs of one claim with a common deadline. `seqs` are its first jobs; `left` is how many of them it still
-    holds.
-    """
+    """The jobs of one claim with a common deadline: `seqs` at first, `left` is how many it still holds."""
 
     __slots__ = ("deadline", "left", "node", "number", "seqs", "stream")
 
@@ -57,9 +55,7 @@ class LeaseTable:
         self.settling: dict[int, Lease] = {}
         """Acked or nacked jobs whose commit is pending."""
         self.extending: dict[int, Lease] = {}
-        """Extended jobs whose commit is pending. Meanwhile they do not expire, and their holder can settle or extend
-        them.
-        """
+        """Extended jobs whose commit is pending. They do not expire, and their holder can settle or extend them."""
         self.delayed: dict[int, int] = {}
         """Jobs that were given back, and the time from which they can be claimed."""
         self.frontier = 0
@@ -160,8 +156,8 @@ class LeaseTable:
     # Settling
 
     def take(self, node: str, seqs: Sequence[int], tokens: Sequence[str]) -> tuple[dict[int, Lease], list[int]]:
-        """Move those of `seqs` that the node holds, under these tokens if given, to `settling`. Return them, and the
-        others.
+        """Move the jobs that the node holds (under these tokens, if given) to `settling`. Return them,
+        and the others.
         """
         taken, skipped = self._take(node, seqs, tokens)
         self.settling.update(taken)
@@ -170,7 +166,7 @@ class LeaseTable:
     def take_to_extend(
         self, node: str, seqs: Sequence[int], tokens: Sequence[str]
     ) -> tuple[dict[int, Lease], list[int]]:
-        """Move those of `seqs` that the node holds, under these tokens if given, to `extending`. Return them, and the
+        """Move the jobs that the node holds (under these tokens, if given) to `extending`. Return them, and the
         others.
         """
         taken, skipped = self._take(node, seqs, tokens)
@@ -353,9 +349,7 @@ class LeaseTable:
         return table
 
     def rebuild(self, live: Iterable[int]) -> None:
-        """Complete the table after a restart: live jobs up to the frontier that are neither held nor delayed are
-        claimable.
-        """
+        """Complete the table after a restart: live jobs up to the frontier, unless held or delayed, are claimable."""
         here = set(live)
         self.drop([seq for seq in (*self.held, *self.delayed) if seq not in here])
         self._counts = {seq: count for seq, count in self._counts.items() if seq in here}

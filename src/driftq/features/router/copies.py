@@ -78,9 +78,7 @@ class CopyBatch:
         )
 
     def cursors_after(self, placed: int, active: list[tuple[Router, Rule]]) -> dict[Router, int]:
-        """Return the routers' cursors after `placed` copies: the end of the batch, or before the first copy that is
-        not placed.
-        """
+        """Return the routers' cursors after `placed` copies: the end of the batch, or before the first missing copy."""
         if placed == self.count:
             return {router: self.last_seq for router, _ in active}
         seq, owner = self.seqs[placed], self.owners[placed]

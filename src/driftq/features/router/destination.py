@@ -158,9 +158,7 @@ class Inflow:
         self.base = base
         """The head of dest when the inflow was created; all its copies are above it."""
         self.number = number
-        """The number of its first router. If a dest had two inflows, the one with the lower number ended before the
-        other began.
-        """
+        """The number of its first router. Of two inflows of a dest, the one with the lower number ended first."""
         self.source = source
         self.dest_id = dest_id
         self.routers: list[Router] = []
@@ -198,9 +196,7 @@ class Inflow:
         return max(router.cursor, (self.planned or {}).get(router, 0))
 
     def border(self, low: int, upto: int, hops: Hops | None) -> tuple[int, int, list[tuple[Router, Rule]]]:
-        """Return the last seq up to which records after `low` are treated alike, their hops, and the routers that take
-        them.
-        """
+        """Return up to which seq records after `low` are treated alike, their hops, and the routers that take them."""
         seq = low + 1
         made = 0
         if hops is not None:

@@ -116,9 +116,7 @@ class Forwarder:
     # Reading one's own writes
 
     def bring(self, topic: Topic) -> Pending[None] | None:
-        """Advance the routers of a topic to the head of their source, if possible. Return what a reader has to wait
-        for.
-        """
+        """Advance the routers of a topic to the head of their source. Return what a reader has to wait for, or None."""
         inflow = self._table.inflow(topic.id)
         if inflow is None or self._closed or (not inflow.busy and inflow.low >= inflow.source.head):
             return None

@@ -25,9 +25,7 @@ class PartAddress(NamedTuple):
 
 
 class StagedPart(Struct, frozen=True):
-    """A waiting part. `number` is the number of its file, and increases: of two parts at one address the higher one
-    counts.
-    """
+    """A waiting part. `number` is that of its file: of two parts at one address, the higher number counts."""
 
     number: int
     owner: Owner
@@ -71,9 +69,7 @@ class Parts:
         return found
 
     def install(self, part: StagedPart) -> list[int]:
-        """Add a part. Return the number of the file to remove: of the replaced part, or its own if a newer part is
-        there.
-        """
+        """Add a part. Return the file to remove: that of the replaced part, or its own if a newer part is there."""
         before = self.of(part.owner).get(part.address)
         if before is not None and before.number > part.number:
             return [part.number]

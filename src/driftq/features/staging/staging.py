@@ -244,9 +244,7 @@ class Staging:
         return CommitResult(range(done.first_seq, done.last_seq + 1), done.head_seq, False, done.sync_ns)
 
     def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> CommitResult:
-        """Answer a batch that was published before. Parts that were staged again for it are removed after the next
-        sync.
-        """
+        """Answer for a batch that was published before. Parts staged again for it are removed after the next sync."""
         shard = self._engine.journal.shard_of(topic)
         again = self._parts.take(self._parts.up_to((topic.id, writer), last.batch))
         self._engine.synced.after(shard, shard.last_number, lambda: self._remove(again))

@@ -38,9 +38,7 @@ class Turns:
 
     @property
     def moment_ms(self) -> int:
-        """The start of the current turn, or of the wait for it, in monotonic milliseconds: one clock call serves all
-        of them.
-        """
+        """When the current turn began, or the wait for it, in monotonic ms: one clock call serves all streams."""
         if not self._scheduled:
             self._moment_ms = self._clock.monotonic_ns() // _NS_PER_MS
         return self._moment_ms

@@ -9,9 +9,7 @@ _SHIFT_MAX = 40
 
 
 def delay_ms_of(settings: BrokerSettings, entry: OpenDelivery, asked_ms: int | None, *, nacked: bool) -> int:
-    """Return the delay that the worker asked for, or that of the retry policy, or that of the guard against quick
-    nacks.
-    """
+    """Return the delay: that of the worker, or of the retry policy, or of the guard against quick nacks."""
     if asked_ms is not None:
         return min(asked_ms, _DELAY_MS_MAX)
     backoff, cap = entry.policy

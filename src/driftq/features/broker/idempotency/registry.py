@@ -89,8 +89,8 @@ class IdempotencyRegistry:
     # Calls from the broker
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Reserve a key for a produce. Return True if it is committed already. Raise InvalidRequestError while it is
-        pending.
+        """Reserve a key for a produce. Return True if it is committed. Raise InvalidRequestError while
+        it is pending.
         """
         now = self._engine.time.running()
         self._make_room(now)

@@ -220,9 +220,7 @@ class MessageWriter:
         return Placed(topic, partition, size, message, key)
 
     def copy(self, name: str, partitions: int, message: Message, *, partition: int | None = None) -> Pending[Produced]:
-        """Store a dead letter or a redriven message without hook, key check and limits. The topic is created if
-        needed.
-        """
+        """Store a dead letter or a redriven message without hook, key check and limits. Create its topic if needed."""
         answer: Pending[Produced] = Pending()
 
         def go_on(done: Pending[int]) -> None:
@@ -307,9 +305,7 @@ class MessageWriter:
             lane.caught_up = True
 
     def note_member(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
-        """Record where a group with a new stream is within the limits: from now on it counts there, even with nothing
-        done.
-        """
+        """Record in which partitions a group with a new stream has caught up, also where it has done nothing."""
         settings = self._settings
         if (settings.partition_msgs_max or settings.partition_bytes_max) and not settings.dev_limits:
             for partition in range(topic.partitions):

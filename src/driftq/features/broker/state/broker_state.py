@@ -105,8 +105,7 @@ class Book:
         engine.journal.at_turn(self._send_gathered)
 
     def name_topics(self, topics: Mapping[int, Topic]) -> None:
-        """Rename every log to `@NAME`. Logs of earlier formats are called `v1:NAME` or `v1:id-HASH`, also after later
-        starts.
+        """Rename every log to `@NAME`. Logs of earlier formats are `v1:NAME` or `v1:id-HASH` at every start.
 
         An ordinary topic may have been created with the old name since then, so this comes before names are compared.
         """
@@ -115,9 +114,7 @@ class Book:
                 topics[topic.id].name = broker_topic(topic.name)
 
     def _heard(self, name: str) -> Callable[[int, int, int, Message], None]:
-        """Return the function that receives each message of one topic during recovery: partition, offset, time,
-        message.
-        """
+        """Return the function that recovery calls for each message of a topic: partition, offset, time, message."""
 
         def heard(partition: int, offset: int, ts: int, message: Message) -> None:
             envelope = message.envelope

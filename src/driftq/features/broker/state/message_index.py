@@ -104,9 +104,7 @@ class Index:
     # Retention
 
     def leave(self, start: int) -> None:
-        """Stop delivering messages below an offset, because a trim is about to remove them. `leave(index.start)`
-        undoes it.
-        """
+        """Stop delivering messages below an offset, because a trim removes them. `leave(index.start)` undoes it."""
         self._first = start
 
     def trim(self, start: int, taken: list[Trimmed]) -> None:
