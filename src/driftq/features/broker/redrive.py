@@ -156,7 +156,7 @@ class Redriver:
         if (limit is not None and limit < 1) or (rate_per_s is not None and not rate_per_s > 0):
             raise InvalidRequestError("limit and rate_per_s must be > 0")
         if sum(job.state == "running" for job in self._jobs.values()) >= _RUNNING_MAX and not dry_run:
-            raise ThrottledError("the limit of running redrives is reached", retry_after_ms=1000)
+            raise ThrottledError(f"redrive limit reached ({_RUNNING_MAX} are running)", retry_after_ms=1000)
         return run(self._begin(topic, wanted, group, limit, rate_per_s, dry_run=dry_run))
 
     def job(self, job_id: str) -> RunningRedrive:

@@ -127,7 +127,7 @@ class Rules:
             )
         if existing is None and 0 < self._routers_max <= len(self._table.by_name):
             raise ThrottledError(
-                "router limit reached (max_routers)",
+                f"router limit reached (max_routers={self._routers_max})",
                 detail={"limit": "max_routers", "max": self._routers_max},
                 retry_after_ms=1000,
             )
@@ -166,7 +166,7 @@ class Rules:
         absent = [name for name in (spec.source, spec.dest) if name not in catalog.by_name]
         if 0 < catalog.topics_max < len(catalog.by_name) + len(absent):
             raise ThrottledError(
-                "topic limit reached (max_topics)",
+                f"topic limit reached (max_topics={catalog.topics_max})",
                 detail={"limit": "max_topics", "max": catalog.topics_max},
                 retry_after_ms=1000,
             )

@@ -66,7 +66,7 @@ class Sessions:
         self.collect()
         if 0 < self._max <= len(self._all):
             raise ThrottledError(
-                "watch session limit reached (max_watch_sessions)",
+                f"watch session limit reached (max_watch_sessions={self._max})",
                 detail={"limit": "max_watch_sessions", "max": self._max},
                 retry_after_ms=1000,
             )
