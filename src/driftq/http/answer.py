@@ -8,6 +8,13 @@ A stream needs no task: its source drives it. The connection calls these methods
     goodbye  when the server shuts down: the source writes its last data and closes the sink
 A source checks `sink.room` before it renders more data. So a peer that does not read costs only the memory of what has
 already been written for it.
+
+Every sink keeps these rules, and one test drives all of them through the same script:
+- Bytes arrive once and in order. From 64 KiB of unread bytes there is no room.
+- `room` is called once for each time that there was no room, and only while there is room. Neither `room` nor `closed`
+  is called from inside a method of the sink.
+- After `close` the peer gets everything written, and then a regular end, if it reads in time. After `cut`, or after an
+  exception in the source, the peer sees that the stream is incomplete, and only `closed` is called.
 """
 
 from collections.abc import Callable

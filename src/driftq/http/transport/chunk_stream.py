@@ -83,8 +83,7 @@ class ChunkSink:
     def cut(self) -> None:
         """Abort the connection; the source's `closed` is called as for a lost peer."""
         if not self._ended:
-            self._outbox.drop()
-            self._transport.abort()
+            self._abort()
 
     # Called by the connection
 
@@ -138,8 +137,12 @@ class ChunkSink:
             step()
         except Exception:  # noqa: BLE001  # a bug in one source ends one connection, not the server
             _log.exception("a stream failed")
-            self._outbox.drop()
-            self._transport.abort()
+            self._abort()
+
+    def _abort(self) -> None:
+        self._ended = True
+        self._outbox.drop()
+        self._transport.abort()
 
 
 def tell_closed(closed: Callable[[], None]) -> None:

@@ -61,13 +61,15 @@ class WebSocket(asyncio.Protocol):
         self._transport = transport
         self._serving = serving
         self._frames = Frames(SERVER)
-        self._outbox = Outbox(transport, serving.runtime, lambda: self._call(source.room))
+        self._outbox = Outbox(transport, serving.runtime, self._tell_room)
         self._parts: list[str | bytes] = []
         self._bytes = 0
         self._listens = True
         self._digesting = False
         self._full = False
         self._paused = False
+        self._failed = False
+        """Whether the source has raised: only its `closed` is called after that."""
         self._told = False
         self._closing: Timer | None = None
 
@@ -202,18 +204,23 @@ class WebSocket(asyncio.Protocol):
         if self._closing is None:
             self._closing = self._serving.runtime.later(CLOSE_MS, self._transport.abort)
 
+    def _tell_room(self) -> None:
+        if self._frames.state is ConnectionState.OPEN:
+            self._call(self._source.room)
+
     def _tell_closed(self) -> None:
         if not self._told:
             self._told = True
             tell_closed(self._source.closed)
 
     def _call(self, step: Callable[[], None]) -> None:
-        if self._told:
+        if self._told or self._failed:
             return
         try:
             step()
         except Exception:  # noqa: BLE001  # a bug in one source ends one connection, not the server
             _log.exception("a WebSocket failed")
+            self._failed = True
             self._outbox.drop()
             self._transport.abort()
 

@@ -162,8 +162,11 @@ class Http2(asyncio.Protocol):
     # Called by exchanges
 
     def cut(self, exchange: Exchange) -> None:
-        """Reset the exchange with INTERNAL_ERROR."""
+        """Reset the exchange with INTERNAL_ERROR; the source's `closed` is called in the next loop turn."""
+        source, exchange.source = exchange.source, None
         self._reset(exchange, ErrorCodes.INTERNAL_ERROR)
+        if source is not None:
+            self._serving.runtime.soon(lambda: tell_closed(source.closed))
 
     def part(self, exchange: Exchange) -> None:
         """Call the source's `closed` soon; reset the exchange if the peer has not read the rest after `LINGER_MS`."""

@@ -41,7 +41,7 @@ class Owner(Protocol):
     """The connection, as an exchange uses it."""
 
     def cut(self, exchange: "Exchange") -> None:
-        """Reset the exchange before its end."""
+        """Reset the exchange before its end, and have the source's `closed` called in the next loop turn."""
         ...
 
     def part(self, exchange: "Exchange") -> None:
