@@ -212,8 +212,8 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
         """Read one page of records after a cursor. With `wait_ms`, wait up to that time for a first record.
 
         `epoch` is the epoch of the page that the cursor came from. With it, the server always reports a topic that was
-        deleted and created again with a `recreated` tombstone, and never reports a cursor above the head of an
-        unchanged topic so.
+        deleted and created again with a `recreated` tombstone, and does not take a cursor above the head of an
+        unchanged topic for one of an earlier topic.
         """
         return diff_page(
             self._calls,

@@ -185,7 +185,7 @@ class _Line:
             stream.interrupt()
 
     def check(self) -> None:
-        """Raise StopIteration after `end`."""
+        """Raise StopIteration if `end` was called."""
         if self._ended:
             raise StopIteration
 

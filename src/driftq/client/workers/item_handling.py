@@ -54,7 +54,7 @@ class WorkerStats(Struct):
     skipped: int = 0
     """Items that were acked without running the handler, because their effect had already happened."""
     lost: int = 0
-    """Items that were handled but not settled, because the lease was lost or the call failed."""
+    """Items that could not be settled, because their lease was lost or a call failed; they are delivered again."""
 
 
 class Handling(Generic[Item]):
