@@ -151,11 +151,11 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: d
         body = decode(content, type=dict[str, Any])
     except MsgspecError:
         body = {}
-    told, detail = body.get("error"), None
-    if isinstance(told, dict):
-        code, message, detail = str(told.get("code")), str(told.get("message")), told.get("detail")
-    elif isinstance(told, str):
-        code, message = told, str(body.get("message"))
+    reported, detail = body.get("error"), None
+    if isinstance(reported, dict):
+        code, message, detail = str(reported.get("code")), str(reported.get("message")), reported.get("detail")
+    elif isinstance(reported, str):
+        code, message = reported, str(body.get("message"))
         detail = {name: value for name, value in body.items() if name not in ("error", "message")}
     else:
         code, message = "unknown", content[:200].decode(errors="replace") or "the answer has no body"

@@ -48,12 +48,12 @@ class IdempotencyOperations(Operations):
     @operation
     def begin(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
         """Take the lease of a key, unless its work is done. Raise ConflictError while another owner holds it."""
-        return self._said("begin", topic, group, key, **named)
+        return self._key_call("begin", topic, group, key, **named)
 
     @operation
     def renew(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
         """Extend the leases of a key and of its delivery. Raise LeaseLostError if this owner no longer holds it."""
-        return self._said("renew", topic, group, key, **named)
+        return self._key_call("renew", topic, group, key, **named)
 
     @operation
     def commit(
@@ -68,14 +68,14 @@ class IdempotencyOperations(Operations):
     ) -> Plan[Begun]:
         """Record that the work of a key is done, with its result of at most 64 KiB."""
         text = b64encode(result).decode() or None
-        return self._said("commit", topic, group, key, owner=owner, tenant_id=tenant_id, result=text)
+        return self._key_call("commit", topic, group, key, owner=owner, tenant_id=tenant_id, result=text)
 
     @operation
     def fail(
         self, topic: str, group: str, key: str, *, error: str, owner: str | None = None, tenant_id: str | None = None
     ) -> Plan[Begun]:
         """Record that the work of a key failed; any owner may begin it again."""
-        return self._said("fail", topic, group, key, owner=owner, tenant_id=tenant_id, error=error)
+        return self._key_call("fail", topic, group, key, owner=owner, tenant_id=tenant_id, error=error)
 
     @operation
     def begin_batch(
@@ -119,7 +119,7 @@ class IdempotencyOperations(Operations):
         results = yield from each(self._calls, f"/v1/idempotency/{verb}/batch", shared, entries, KeyResults)
         return [one if isinstance(one, ApiError) else _begun(one) for one in results]
 
-    def _said(self, verb: str, topic: str, group: str, key: str, **more: Any) -> Plan[Begun]:
+    def _key_call(self, verb: str, topic: str, group: str, key: str, **more: Any) -> Plan[Begun]:
         body = {"topic": topic, "group": group, "idempotency_key": key, **more}
         body["owner"] = body.get("owner") or self._node
         found = yield from self._calls.json("POST", f"/v1/idempotency/{verb}", KeyStanding, body=body)

@@ -147,10 +147,10 @@ def _no_rows(calls: Calls, path: str, from_seq: int | None, from_ts: int | None)
     The server returns at least one record per page, so this asks for one and drops it.
     """
     page = yield from _page(calls, path, from_seq, from_ts, 1)
-    stands = from_seq or 0
+    position = from_seq or 0
     if from_ts is not None:
-        stands = page["seq"][0].as_py() - 1 if len(page) else _fact(page, b"next_from_seq")
-    facts = {**page.schema.metadata, b"next_from_seq": b"%d" % stands, b"tombstones": b"[]"}
+        position = page["seq"][0].as_py() - 1 if len(page) else _fact(page, b"next_from_seq")
+    facts = {**page.schema.metadata, b"next_from_seq": b"%d" % position, b"tombstones": b"[]"}
     facts.pop(b"tombstone", None)
     return page.slice(0, 0).replace_schema_metadata(facts)
 
@@ -197,5 +197,5 @@ def _plain(kind: "pyarrow.DataType") -> "pyarrow.DataType":
 
 def _text_of(value: object) -> str:
     """Return the text of a value that JSON lacks: dates, times and durations in ISO format, anything else as `str`."""
-    told = getattr(value, "isoformat", value.__str__)
-    return str(told())
+    as_text = getattr(value, "isoformat", value.__str__)
+    return str(as_text())

@@ -62,7 +62,7 @@ class _Records(Struct):
     to_seq: int
 
 
-class _Told(Struct):
+class _TopicEvent(Struct):
     topic: str
     head_seq: int = 0
 
@@ -155,7 +155,7 @@ class _Watch(Generic[T]):
                     yield from self._shaped(batch.topic, record)
                 self._move(batch.topic, batch.to_seq)
             case "tombstone":
-                topic, tombstone = decode(event.data, type=_Told).topic, decode(event.data, type=Tombstone)
+                topic, tombstone = decode(event.data, type=_TopicEvent).topic, decode(event.data, type=Tombstone)
                 yield from self._shaped(topic, tombstone)
                 if tombstone.reason is Reason.RECREATED:
                     self._starts[topic] = Start(
@@ -164,13 +164,13 @@ class _Watch(Generic[T]):
                 else:
                     self._move(topic, tombstone.seq - 1)
             case "caught-up":
-                told = decode(event.data, type=_Told)
-                yield from self._shaped(told.topic, CaughtUp(told.head_seq))
-                self._move(told.topic, told.head_seq)
+                frame = decode(event.data, type=_TopicEvent)
+                yield from self._shaped(frame.topic, CaughtUp(frame.head_seq))
+                self._move(frame.topic, frame.head_seq)
             case "topic-deleted":
-                told = decode(event.data, type=_Told)
-                self._starts.pop(told.topic, None)
-                yield from self._shaped(told.topic, TopicGone(told.head_seq))
+                frame = decode(event.data, type=_TopicEvent)
+                self._starts.pop(frame.topic, None)
+                yield from self._shaped(frame.topic, TopicGone(frame.head_seq))
             case "error" if decode(event.data, type=_Failed).code == 410:
                 self._wid = None
 

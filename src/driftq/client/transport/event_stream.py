@@ -78,7 +78,7 @@ def kept_open(calls: Calls, line: StreamLine[T]) -> Flow[T]:
             if response.status >= 300:
                 raise api_error(response.status, response.headers, response.content)
             failures, was_open = 0, True
-            yield from _said(line)
+            yield from _items_of(line)
         except ClientError as error:
             if not may_retry(error, Repeat.SAME) or not (was_open or failures < calls.retries.count):
                 raise
@@ -90,7 +90,7 @@ def kept_open(calls: Calls, line: StreamLine[T]) -> Flow[T]:
             failures += 1
 
 
-def _said(line: StreamLine[T]) -> Flow[T]:
+def _items_of(line: StreamLine[T]) -> Flow[T]:
     """Yield the items that arrive before the open stream ends."""
     chunk = b""
     while True:

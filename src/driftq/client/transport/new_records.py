@@ -95,7 +95,7 @@ def line_groups(chunks: Iterable[bytes], lines_max: int) -> Iterator[bytes]:
         text = rest + chunk
         begin, lines = 0, text.count(b"\n")
         while lines >= lines_max:
-            end = _behind(text, begin, lines_max)
+            end = _after_lines(text, begin, lines_max)
             yield text[begin:end]
             begin, lines = end, lines - lines_max
         rest = text[begin:]
@@ -103,7 +103,7 @@ def line_groups(chunks: Iterable[bytes], lines_max: int) -> Iterator[bytes]:
         yield rest
 
 
-def _behind(text: bytes, begin: int, lines: int) -> int:
+def _after_lines(text: bytes, begin: int, lines: int) -> int:
     """Return the position after `lines` more lines."""
     for _ in range(lines):
         begin = text.index(b"\n", begin) + 1

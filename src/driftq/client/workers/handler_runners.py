@@ -59,9 +59,9 @@ class LoopRunner(Generic[Item]):
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, held: HeldItem[Item], decided: Decided) -> None:
-        decided(held, await self._said(held.item))
+        decided(held, await self._run_handler(held.item))
 
-    async def _said(self, item: Item) -> object:
+    async def _run_handler(self, item: Item) -> object:
         try:
             returned: object = self._handle(item)
             if isawaitable(returned):
@@ -92,14 +92,14 @@ class ThreadRunner(Generic[Item]):
         self._handle = handle
         self._is_wanted = is_wanted
         self._crew: Crew[tuple[HeldItem[Item], Decided], object] = Crew(
-            concurrency, "driftq-worker", self._said, self._returned
+            concurrency, "driftq-worker", self._run_handler, self._returned
         )
 
     def start(self, held: HeldItem[Item], decided: Decided) -> None:
         """Queue the item for the next free thread."""
         self._crew.put((held, decided))
 
-    def _said(self, started: tuple[HeldItem[Item], Decided]) -> object:
+    def _run_handler(self, started: tuple[HeldItem[Item], Decided]) -> object:
         """Return the result of the handler, or `UNSTARTED`. Called in a thread."""
         held, _ = started
         if not self._is_wanted(held):
@@ -109,9 +109,9 @@ class ThreadRunner(Generic[Item]):
         except Exception as error:  # noqa: BLE001  # any exception means a nack, so the message is not lost
             return _raised(error)
 
-    def _returned(self, started: tuple[HeldItem[Item], Decided], said: object) -> None:
+    def _returned(self, started: tuple[HeldItem[Item], Decided], outcome: object) -> None:
         held, decided = started
-        decided(held, said)
+        decided(held, outcome)
 
     def withdraw(self) -> None:
         """Call `decided` with `UNSTARTED` for every item that waits for a thread."""

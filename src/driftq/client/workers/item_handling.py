@@ -146,15 +146,15 @@ class Handling(Generic[Item]):
         else:
             self._task(self._with_effect(effects, held))
 
-    def _decided(self, held: HeldItem[Item], said: object) -> None:
+    def _decided(self, held: HeldItem[Item], outcome: object) -> None:
         """Settle an item whose handler has decided, and free its slot for the next."""
         self._slots += 1
-        self._conclude(held, said)
+        self._conclude(held, outcome)
         if not self._undecided:
             self._source.hurry()
 
-    def _conclude(self, held: HeldItem[Item], said: object) -> None:
-        if said is UNSTARTED:
+    def _conclude(self, held: HeldItem[Item], outcome: object) -> None:
+        if outcome is UNSTARTED:
             self._ahead.appendleft(held)
             self._go_on()
             return
@@ -162,12 +162,12 @@ class Handling(Generic[Item]):
         self._undecided.pop(held.place, None)
         self._left.set()
         self._go_on()
-        if isinstance(said, BaseException) and not isinstance(said, Exception):
-            self.failure = self.failure or said
+        if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+            self.failure = self.failure or outcome
             self._settled(held)
             self.stop()
-        elif isinstance(said, Exception):
-            self._task(self._settle(held, said))
+        elif isinstance(outcome, Exception):
+            self._task(self._settle(held, outcome))
         else:
             held.ack_then(partial(self._acked, held))
 
@@ -196,16 +196,16 @@ class Handling(Generic[Item]):
             self._undecided.pop(held.place, None)
             self._settled(held)
 
-    async def _settle(self, held: HeldItem[Item], said: Exception) -> None:
+    async def _settle(self, held: HeldItem[Item], outcome: Exception) -> None:
         try:
-            if isinstance(said, DeadLetter):
-                await held.give_up(_reason(said))
+            if isinstance(outcome, DeadLetter):
+                await held.give_up(_reason(outcome))
                 self._stats.dead_lettered += 1
-            elif isinstance(said, Retry):
-                await held.nack(_reason(said), said.after)
+            elif isinstance(outcome, Retry):
+                await held.nack(_reason(outcome), outcome.after)
                 self._stats.retried += 1
             else:
-                await held.nack(_reason(said), None)
+                await held.nack(_reason(outcome), None)
                 self._stats.failed += 1
         except ClientError as error:
             self._lost(error)
@@ -227,7 +227,7 @@ class Handling(Generic[Item]):
     async def _with_effect(self, effects: Effects, held: HeldItem[Item]) -> None:
         """Begin the effect, run the handler, commit. If the effect has already happened, ack without the handler."""
         try:
-            said = await self._handled_once(effects, held)
+            outcome = await self._handled_once(effects, held)
         except ClientError as error:
             self._slots += 1
             self._abandon(held, error)
@@ -235,12 +235,12 @@ class Handling(Generic[Item]):
         self._slots += 1
         self._go_on()
         try:
-            ended = await self._end_effect(effects, held, said)
+            ended = await self._end_effect(effects, held, outcome)
         except ClientError as error:
             self._abandon(held, error)
             return
         if ended:
-            self._conclude(held, said)
+            self._conclude(held, outcome)
         else:
             held.ack_then(partial(self._acked_and_committed, effects, held))
 
@@ -255,25 +255,25 @@ class Handling(Generic[Item]):
         self._begun.add(held)
         decision: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-        def decided(_: object, said: object) -> None:
+        def decided(_: object, outcome: object) -> None:
             if not decision.done():
-                decision.set_result(said)
+                decision.set_result(outcome)
 
         self._runner.start(held, decided)
         return await decision
 
-    async def _end_effect(self, effects: Effects, held: HeldItem[Item], said: object) -> bool:
+    async def _end_effect(self, effects: Effects, held: HeldItem[Item], outcome: object) -> bool:
         """Commit or fail the effect if it was begun; return False if the ack will commit it. Raise ClientError."""
         if held not in self._begun:
             return True
-        if said is UNSTARTED:
+        if outcome is UNSTARTED:
             await effects.fail(held.work, "the worker was stopped")
-        elif isinstance(said, BaseException):
-            await effects.fail(held.work, _reason(said))
-        elif held.ack_commits and not _result(said):
+        elif isinstance(outcome, BaseException):
+            await effects.fail(held.work, _reason(outcome))
+        elif held.ack_commits and not _result(outcome):
             return False
         else:
-            await effects.commit(held.work, _result(said), self._lease_ms)
+            await effects.commit(held.work, _result(outcome), self._lease_ms)
         self._begun.discard(held)
         return True
 
@@ -334,13 +334,13 @@ class Handling(Generic[Item]):
         await cancel_all(self._tasks)
 
 
-def _reason(said: object) -> str:
-    text = str(said)
-    return (text if isinstance(said, Decision) else f"{type(said).__name__}: {text}")[:_REASON_MAX]
+def _reason(outcome: object) -> str:
+    text = str(outcome)
+    return (text if isinstance(outcome, Decision) else f"{type(outcome).__name__}: {text}")[:_REASON_MAX]
 
 
-def _result(said: object) -> bytes:
+def _result(outcome: object) -> bytes:
     """Return the result of a handler as bytes: text and bytes are stored, anything else is dropped."""
-    if isinstance(said, str):
-        return said.encode()
-    return said if isinstance(said, bytes) else b""
+    if isinstance(outcome, str):
+        return outcome.encode()
+    return outcome if isinstance(outcome, bytes) else b""

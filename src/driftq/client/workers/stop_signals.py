@@ -24,11 +24,11 @@ class StopSignals:
         for number in _NUMBERS:
             with suppress(ValueError, RuntimeError, NotImplementedError):
                 before = signal.getsignal(number)
-                self._loop.add_signal_handler(number, self._heard)
+                self._loop.add_signal_handler(number, self._on_signal)
                 self._before[number] = before
         return self
 
-    def _heard(self) -> None:
+    def _on_signal(self) -> None:
         self.__exit__()
         self._stop()
 
