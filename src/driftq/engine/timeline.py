@@ -72,7 +72,7 @@ class Timeline:
         return self.bends[-1].pace
 
     def moment(self, stamp: int) -> int:
-        """Return the moment at which a stamp was given."""
+        """Return the engine time, in ms, at which a record with this stamp (`$ts`) was stored."""
         place = bisect_right(self._stamps, stamp) - 1
         if place < 0:
             return self._moments[0] - self._stamps[0] + stamp

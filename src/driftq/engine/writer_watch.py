@@ -85,7 +85,7 @@ class _Watched:
             _log.warning("the %s writer has not answered for %d s", self.name, self._waited_s, extra=self._facts())
 
     def forget(self) -> None:
-        """Reset, because another writer takes over."""
+        """Reset waiting time, hang and process id, because another writer takes over."""
         self.waited_ms, self.hung, self._seen, self.pid = 0, False, None, None
 
     @property

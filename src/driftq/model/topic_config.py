@@ -30,7 +30,7 @@ TopicType = Literal["log", "queue"]
 
 
 class TopicConfig(Struct, frozen=True, kw_only=True):
-    """All seventeen fields of a topic's config. `resolved` applies defaults to the fields that a caller gave."""
+    """All seventeen fields of a topic's config. `resolved` returns the form that is stored."""
 
     type: TopicType = "log"
     ttl_ms: int = 0
@@ -58,7 +58,10 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
         return Durability.FSYNC if self.durable else Durability.DISK
 
     def resolved(self, topic: str) -> "TopicConfig":
-        """Return the config with defaults and clamps applied. Raises InvalidRequestError if `dead_letter` is wrong."""
+        """Return the config to store: `durability` set, `durable` true only for fsync, lease and jitter within limits.
+
+        Raise InvalidRequestError if `dead_letter` is not a valid topic name, or is the queue itself.
+        """
         if self.dead_letter is not None and not (
             is_stored_name(self.dead_letter) and not (self.type == "queue" and self.dead_letter == topic)
         ):

@@ -173,7 +173,7 @@ class BackupState(Struct):
 
 
 class BackupList(Struct):
-    """All backups of this run, oldest first."""
+    """The answer with the backups that began since the server started, oldest first; at most the newest 100."""
 
     backups: list[BackupRow]
     performance: Performance

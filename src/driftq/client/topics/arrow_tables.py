@@ -171,7 +171,11 @@ def _bodies(table: Any) -> Iterator[bytes]:
 
 
 def records_of(table: "pyarrow.Table") -> "pyarrow.Table":
-    """Return a table in the form of a write: the columns of records as plain text, or each row as one JSON object."""
+    """Return a table that the server accepts as a write.
+
+    With a column `data`, all columns but `seq` and `ts` stay, in types that the server accepts. Without it, each row
+    becomes one record whose data is a JSON object.
+    """
     import pyarrow as pa
 
     if "data" not in table.schema.names:

@@ -61,7 +61,10 @@ class QueueOperations(Operations):
 
     @operation
     def nack(self, jobs: Jobs, *, delay_ms: int = 0, node: str | None = None) -> Plan[NackAnswer]:
-        """Give jobs back; the queue hands them out again after `delay_ms` milliseconds."""
+        """Give jobs back, to be claimed again after `delay_ms` milliseconds.
+
+        If the queue has a dead-letter topic, a job that was delivered `max_deliveries` times goes there instead.
+        """
         return self._settled("nack", NackAnswer, jobs, node, delay_ms=delay_ms)
 
     @operation

@@ -29,7 +29,7 @@ class Mending:
         self._waiting = deque(segments)
 
     def go_on(self) -> None:
-        """Check the next segment, and the others after it."""
+        """Check one segment in the background and rebuild its files if needed; then continue with the next."""
         while self._waiting:
             topic, segment = self._waiting.popleft()
             if not (segment.dropped or segment.cold or segment.moving):

@@ -54,7 +54,7 @@ class Catalog:
         return topic
 
     def when_loaded(self, then: Callable[[BaseException | None], None]) -> None:
-        """Call back when no topic is late, at once if none is; with an error if a topic cannot be loaded now."""
+        """Call back when the records of all topics are loaded, or with an error if a topic cannot be loaded now."""
         if self.wait_for_late is None:
             then(None)
         else:

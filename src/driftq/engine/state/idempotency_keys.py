@@ -37,7 +37,10 @@ class IdempotencyKeys:
         self._order.append((ts, key))
 
     def find(self, key: bytes, kept_from: int) -> tuple[int, int] | None:
-        """Return first seq and count of the write that used the key, or None if its window is over."""
+        """Return first seq and count of the write that used the key.
+
+        Return None if the key is unknown, or was used before the time `kept_from`.
+        """
         entry = self._entries.get(key)
         if entry is None:
             return None

@@ -282,7 +282,7 @@ class Topic(Log):
             self.floor_moved(self)
 
     def drop_below(self, seq: int) -> int:
-        """Delete everything below a seq. Returns how many records were live. Raises OSError, as `source`."""
+        """Delete all records below a seq. Return how many of them were live before. Raise OSError, as `source`."""
         before = self.count
         if self.earliest < seq and before:
             self._warn(Going.BY_WISH)
@@ -304,7 +304,7 @@ class Topic(Log):
             self._lose_to_ttl(min(seq, self.head + 1) - 1)
 
     def kill(self, part: LogPart, rows: Sequence[int]) -> int:
-        """Delete some rows of a part. Returns how many were live."""
+        """Delete some rows of a part. Return how many of them were live before."""
         before = self.count
         self._warn(Going.BY_WISH)
         self._mark(part, rows)

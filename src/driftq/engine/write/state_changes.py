@@ -108,7 +108,10 @@ def apply_topic(topic: Topic, body: TopicFrame, op: int, ts: int, *, at_most: bo
 
 
 def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteFrame, op: int, ts: int) -> int:
-    """Apply a delete, limited by the head at its call. Returns how many records were live."""
+    """Delete the records that a delete frame names, up to the head at the time of its call.
+
+    Return how many of them were live before.
+    """
     topic.expire_at(ts)
     topic.op = op
     topic.changed = True

@@ -100,7 +100,7 @@ class Backups:
         return backup
 
     def get(self, backup_id: str) -> Backup:
-        """Return a backup of this run. Raise NotFoundError."""
+        """Return a backup that this run of the server has started. Raise NotFoundError if it is unknown."""
         if backup_id not in self.all:
             raise NotFoundError(f"this run of the server has no backup {backup_id!r}")
         return self.all[backup_id]

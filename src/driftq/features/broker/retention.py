@@ -128,14 +128,17 @@ class Retention:
         return [Trimmed(partition, count, size) for partition, (count, size) in sorted(sums.items())]
 
     def _bound(self, topic: BrokerTopic) -> int:
-        """Return the lowest message that some group has not done. It and all later messages stay."""
+        """Return the lowest offset that a group of the topic has not done. That message and all later ones stay."""
         groups: Iterable[ConsumerGroup | None] = topic.groups.values()
         if not topic.groups and topic.name.startswith(DLQ):
             groups = [None]
         return min((self._open_from(topic, group) for group in groups), default=topic.index.head)
 
     def _open_from(self, topic: BrokerTopic, group: ConsumerGroup | None) -> int:
-        """Return the lowest message that a group has not done; `group=None` means a group that has done nothing."""
+        """Return the lowest offset that a group has not done, or the head if it has done all.
+
+        `group=None` means a group that has done nothing. A message that is done for every group is skipped.
+        """
         index = topic.index
         lowest = index.head
         for partition, part in enumerate(index.parts):

@@ -48,7 +48,7 @@ class JobSettler:
         self._backlog = backlog
 
     def ack(self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[str]) -> Pending[Settled]:
-        """Delete those of `seqs` that the node holds."""
+        """Delete the jobs in `seqs` that are leased to the node; a token, if given, must be the one of the lease."""
         topic, table = self._backlog.look(name)
         taken, skipped = table.take(node, seqs, tokens)
         answer: Pending[Settled] = Pending()
@@ -81,7 +81,7 @@ class JobSettler:
         return answer
 
     def nack(self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[str], delay_ms: int) -> Pending[Settled]:
-        """Give back those of `seqs` that the node holds, at once or after `delay_ms`."""
+        """End the node's leases of the jobs in `seqs`. They can be claimed again at once, or after `delay_ms`."""
         topic, table = self._backlog.look(name)
         taken, skipped = table.take(node, seqs, tokens)
         until = table.clock + min(delay_ms, DELAY_MS_MAX) if delay_ms else 0
@@ -97,7 +97,7 @@ class JobSettler:
     def extend(
         self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[str], lease_ms: int
     ) -> Pending[ExtendedJobs]:
-        """Set a new deadline for those of `seqs` that the node holds."""
+        """Set a new deadline for the node's leases of the jobs in `seqs`."""
         topic, table = self._backlog.look(name)
         taken, skipped = table.take_to_extend(node, seqs, tokens)
         deadline = table.clock + min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)

@@ -190,7 +190,7 @@ class Routers:
         self._table.restore(msgpack.decode(section, type=Section))
 
     def forget(self, topic: Topic) -> None:
-        """Remove the routers of a deleted topic."""
+        """Remove the routers that copy from or into a deleted topic."""
         gone = self._table.touching(topic)
         for router in gone:
             self._remove(router)

@@ -58,7 +58,7 @@ class Subscription:
         self._feed.mark(self)
 
     def lead(self) -> tuple[int, Lead | None]:
-        """Look at the topic now; other subscriptions may follow with the same events."""
+        """Read the topic now. Return the cost, and a `Lead` if other subscriptions can send the same events."""
         return self._feed.lead(self)
 
     def follow(self, lead: Lead) -> bool:

@@ -66,7 +66,7 @@ class Agenda:
         self._arm()
 
     def stir_later(self, topic: BrokerTopic, group: ConsumerGroup, partition: int) -> None:
-        """Continue with a partition at the next tick."""
+        """Try again, at the next tick, to deliver messages of this partition to the group."""
         self._lanes[topic.id, group.name, partition] = (group, partition)
         self._arm()
 

@@ -132,7 +132,7 @@ async def _landings(engine: Engine, runtime: Runtime, topic: BrokerTopic, floors
 
 
 def _turn(runtime: Runtime) -> Pending[None]:
-    """Wait for one turn of the event loop, so that other work can run: there may be a million messages."""
+    """Return a Pending that settles in the next turn of the event loop, so that other work can run between messages."""
     over: Pending[None] = Pending()
     runtime.soon(lambda: over.resolve(None))
     return over

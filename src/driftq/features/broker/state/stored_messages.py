@@ -35,7 +35,10 @@ def to_data(message: Message) -> bytes:
 
 
 def dead_letter(message: Message, note: DlqNote) -> Message:
-    """Return the dead letter of a message: a copy without target and retry policy, which is kept for a redrive."""
+    """Return the dead letter of a message: a copy without target topic, with `note`.
+
+    The retry policy moves to `redrive_policy`, from which a redrive takes it.
+    """
     known = message.envelope or Envelope()
     policy: RetryPolicy | None = known.retry_policy
     envelope = Envelope(

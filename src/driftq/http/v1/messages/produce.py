@@ -111,7 +111,7 @@ class LabelledBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Checked(NamedTuple):
-    """A checked message and its deadline in Unix ms."""
+    """A valid message, and the deadline in its envelope as Unix ms; None means no deadline."""
 
     message: Message
     deadline_ms: int | None
