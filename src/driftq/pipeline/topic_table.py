@@ -110,7 +110,9 @@ def _cold(manifest: TopicFiles, start: int, end: int) -> _Cold | None:
     try:
         from driftq.pipeline.source import local_segments as in_place
     except ImportError as error:
-        raise PipelineError(f"this process cannot read the topic's files: {error}") from error
+        raise PipelineError(
+            f"to read the topic's files, this process needs a module that it cannot import: {error}"
+        ) from error
 
     at, files, dead, whole = max(start + 1, manifest.earliest), [], [], True
     for segment in sorted(manifest.segments, key=lambda each: each.first):

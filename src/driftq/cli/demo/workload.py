@@ -63,7 +63,7 @@ class _Agents:
         told = delivery.json()  # raises for a broken body, which ends as a dead letter
         step = StoryStep(told["play"], told["run"], told["step"], delivery.envelope.parent_step_id)
         if step.breaks_a_rule:
-            raise DeadLetter("the answer would give away another tenant's data")
+            raise DeadLetter("this step of the demo breaks a rule: its answer would contain another tenant's data")
         if step.needs_browser and not self.browser_works:
             raise Retry(reason=_BROWSER_DOWN)
         failure = step.failure(delivery.attempts)
