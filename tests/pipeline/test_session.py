@@ -31,7 +31,8 @@ spark.stop()
 """
 _FOLLOW_AND_GO = """
 import sys, time
-from driftq.pipeline import progress, session
+from driftq.pipeline import session
+from driftq.pipeline.source import cursor_listener as progress
 url, topic, how, checkpoint = sys.argv[1:]
 tell = progress.CursorListener.tell
 progress.CursorListener.tell = lambda *args: (time.sleep(0.5), tell(*args))

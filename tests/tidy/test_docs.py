@@ -132,3 +132,16 @@ def test_the_table_of_places_names_functions_for_what_newcomers_look_for() -> No
 def test_every_decision_has_a_number_of_its_own() -> None:
     numbers = [path.name[:4] for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))]
     assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
+
+
+def test_every_variable_of_the_pipeline_is_in_its_table_of_settings_and_in_a_test() -> None:
+    code = [text for name, text in texts().items() if name.startswith("src/driftq/pipeline/")]
+    tests = "".join(text for name, text in texts().items() if name.startswith("tests/") and "/tidy/" not in name)
+    read = {name for text in code for name in re.findall(r"\"(DRIFTQ_[A-Z_]+)\"", text)}
+    session = pages()["docs/pipeline.md"].partition("## The session")[2].partition("\n## ")[0]
+    listed = {
+        name for row in re.findall(r"^\| (.+?) \|", session, re.MULTILINE) for name in re.findall(r"DRIFTQ_\w+", row)
+    }
+    assert "DRIFTQ_PLAIN_SPARK" in read
+    assert read == listed
+    assert not [name for name in read if name not in tests]

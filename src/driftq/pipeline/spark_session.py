@@ -11,32 +11,25 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.spark import socket_directory as sockets
+from driftq.pipeline.spark import session_internals as internals
 from driftq.pipeline.spark.java import find_java, home_for_spark
 from driftq.pipeline.spark.jvm import (
     current_class_data,
+    end_started,
     ensure_started,
-    has_driftq,
     joins_a_jvm,
     runs_this_python,
     spark_home,
 )
+from driftq.pipeline.spark.plain_spark import VARIABLE as PLAIN_VARIABLE
+from driftq.pipeline.spark.plain_spark import is_plain
 from driftq.pipeline.spark.socket_directory import PUSH_VARIABLE, SERVER_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def ship_by_value() -> None:
-    """Make PySpark's pickler include our modules by value from now on."""
-    from pyspark import cloudpickle
-
-    import driftq
-
-    cloudpickle.register_pickle_by_value(driftq)
 
 
 SERVER_CONF = "spark.driftq.server"
@@ -56,9 +49,6 @@ _QUICK = {
     # rows would be missing wherever a DataFrame is used twice. Turn this on only if every DataFrame is used once.
     PUSH_CONF: "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
     # A query that is killed while it writes its first batch to the checkpoint leaves a temporary file. With this
     # check the query could never start again. A checkpoint that has batches is continued with or without the check.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
@@ -92,9 +82,8 @@ def session(
         spark = _remote(remote, conf)
         register(spark, server, api_key=api_key)
         return spark
-    _say_nothing_twice()
     fresh, spark = _classic(master, name, conf or {}, server, api_key, short=short)
-    _use_in_this_thread(spark)
+    internals.use_in_this_thread(spark)
     if fresh and is_local(spark):
         _listen(spark, server, api_key)
     else:
@@ -102,30 +91,17 @@ def session(
     return spark
 
 
-def _use_in_this_thread(spark: "SparkSession") -> None:
-    """Make this session the active one of the current thread: a write looks for its format only there."""
-    kind: Any = type(spark)
-    kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
-
-
-def _say_nothing_twice() -> None:
-    """Turn off PySpark's loggers that print a failed query as JSON with a Java stack trace; it is also raised."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
-
-
 def register(spark: "SparkSession", server: str | None = None, *, api_key: str | None = None) -> None:
     """Register the format `driftq` in any session, and report the positions of its queries to the server.
 
     The server is `server`, else the session's `spark.driftq.server`, else the one of the environment.
     """
+    import driftq
     from driftq.pipeline.source.data_source import DriftqSource
     from driftq.pipeline.source.read_options import api_key_of
 
     if not is_local(spark):
-        ship_by_value()
+        internals.pickle_by_value(driftq)
     if server is not None:
         spark.conf.set(SERVER_CONF, server)
     known = server or spark.conf.get(SERVER_CONF, None)
@@ -166,15 +142,15 @@ def key_of(spark: "SparkSession") -> str | None:
 def is_local(spark: "SparkSession") -> bool:
     """Whether the session runs in one JVM on this machine, with this Python."""
     master = spark.conf.get("spark.master", "")
-    return type(spark).__module__ == "pyspark.sql.session" and str(master).split("[")[0] == "local"
+    return not internals.is_connect(spark) and str(master).split("[")[0] == "local"
 
 
 def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     if remote.startswith("local"):
-        _use_this_python()  # Spark starts a server on this machine with its own scripts
-        os.environ["JAVA_HOME"] = str(home_for_spark(find_java()))
+        _use_this_python()
+        _use_java()
     builder = SparkSession.builder.remote(remote)
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
@@ -200,12 +176,22 @@ def _classic(
     if settings.get("spark.driver.host") == "127.0.0.1":
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_HOME", str(spark_home()))
-    known = {SERVER_VARIABLE: server or settings.get(SERVER_CONF, ""), PUSH_VARIABLE: settings[PUSH_CONF]}
-    fresh = ensure_started(settings, known | ({"DRIFTQ_API_KEY": api_key} if api_key else {}), short=short)
+    fresh = False
+    if is_plain():
+        _use_java()
+    else:
+        internals.hide_repeated_failures()
+        fresh = _start_jvm(settings, server, api_key, short=short)
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return fresh, builder.getOrCreate()
+
+
+def _start_jvm(settings: Mapping[str, str], server: str | None, api_key: str | None, *, short: bool) -> bool:
+    """Start the JVM of the session unless there is one, and return whether it was started."""
+    known = {SERVER_VARIABLE: server or settings.get(SERVER_CONF, ""), PUSH_VARIABLE: settings[PUSH_CONF]}
+    return ensure_started(settings, known | ({"DRIFTQ_API_KEY": api_key} if api_key else {}), short=short)
 
 
 def _use_this_python() -> None:
@@ -214,33 +200,26 @@ def _use_this_python() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+def _use_java() -> None:
+    """Make Spark's own scripts start the Java that we found."""
+    os.environ["JAVA_HOME"] = str(home_for_spark(find_java()))
+
+
 def defaults(master: str) -> dict[str, str]:
     """Return our default conf for a master. Values that the caller gives override it."""
     settings = dict(_QUICK)
     # The in-memory catalog creates this directory immediately; by default it would be in the working directory.
     settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / f"driftq-warehouse-{os.getuid()}")
-    if runs_this_python(master) and not joins_a_jvm():
-        settings |= _python_processes()
+    if is_plain():
+        settings |= {"spark.log.level": "ERROR", f"spark.executorEnv.{PLAIN_VARIABLE}": "1"}
+    else:
+        settings |= internals.CHECKPOINTS
+        if runs_this_python(master) and not joins_a_jvm():
+            settings |= internals.python_processes()
     if master.startswith("local"):
         settings |= _LOOPBACK | {"spark.sql.shuffle.partitions": str(_cores(master))}
     elif master.startswith(("spark://127.0.0.1:", "spark://localhost:")):
         settings |= _LOOPBACK
-    return settings
-
-
-def _python_processes() -> dict[str, str]:
-    """Return the conf for how Spark starts Python processes on this machine and which sockets it uses.
-
-    Only for a JVM that this process starts. A JVM keeps the directory of its first session, and may outlive the process
-    that started that session.
-    """
-    settings = {"spark.python.daemon.module": "driftq.pipeline.spark.worker_daemon"} if has_driftq() else {}
-    meeting = sockets.meeting()
-    if meeting is not None:
-        settings |= {
-            "spark.python.unix.domain.socket.enabled": "true",
-            "spark.python.unix.domain.socket.dir": str(meeting.place),
-        }
     return settings
 
 
@@ -255,6 +234,8 @@ def _cores(master: str) -> int:
 
 def warm() -> Path:
     """Record the class-data archive, which makes later sessions start fast, and return its path. Takes about 10 s."""
+    if is_plain():
+        raise PipelineError(f"plain sessions do not use a class-data archive: unset {PLAIN_VARIABLE} to record one")
     archives = current_class_data()
     if not archives.using():
         subprocess.run([sys.executable, "-c", _TRAINING], check=True, stdin=subprocess.DEVNULL)
@@ -263,8 +244,6 @@ def warm() -> Path:
 
 def train() -> None:
     """Use the parts of Spark that sessions use, so that the archive recorded at exit contains their classes."""
-    from pyspark import SparkContext
-
     spark = session(master="local[2]", name="driftq-warm")
     with tempfile.TemporaryDirectory() as directory:
         spark.range(1000).selectExpr("id", "cast(id as string) text").write.parquet(f"{directory}/rows")
@@ -282,11 +261,7 @@ def train() -> None:
             .start()
         )
         query.awaitTermination()
-    gateway = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
     spark.stop()
-    if process is not None:
-        process.stdin.close()
-        process.wait()
+    end_started()
     if not current_class_data().using():
         raise PipelineError("the class-data archive could not be written: check that the cache directory is writable")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from driftq.pipeline.runs.job import JobResult, JobRun, Progress, find_job
 from driftq.pipeline.runs.job_options import HelpAskedError, Options, parse_flags
 from driftq.pipeline.runs.launcher import RunSettings, launch
 from driftq.pipeline.runs.run_records import OPEN, RunRecord, RunRecords
+from driftq.pipeline.spark.session_internals import end_active_session
 
 _LINE_MS = 1000
 _POLL_S = 0.1
@@ -111,7 +112,7 @@ def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
                 print_line({**_ended(last[0]), "error": last[0].error})
             raise
         finally:
-            end_session()
+            end_active_session()  # else Spark logs connection errors after this process has exited
     return {**_ended(last[0]), "facts": outcome.facts, "tables": outcome.tables}
 
 
@@ -130,17 +131,6 @@ def outages(every_s: float) -> Callable[[RunRecord], None]:
             note(f"driftq: {said}; retry in {every_s:g} s" if said else "driftq: the server is back")
 
     return tell
-
-
-def end_session() -> None:
-    """Stop the Spark session, if there is one. Otherwise Spark logs connection errors after this process has exited."""
-    from py4j.protocol import Py4JError
-    from pyspark.sql import SparkSession
-
-    with suppress(Py4JError, OSError):  # if the JVM is gone, so is the session, and the cause was reported
-        session = SparkSession.getActiveSession()
-        if session is not None:
-            session.stop()
 
 
 def run_detached(call: Call) -> RunRecord:

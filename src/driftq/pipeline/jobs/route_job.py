@@ -22,6 +22,7 @@ from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob
 from driftq.pipeline.runs.run_records import state_directory
 from driftq.pipeline.runs.user_code import frame_of, importing_from, told_by_line
 from driftq.pipeline.source import read_columns as metas
+from driftq.pipeline.spark.session_internals import pickle_by_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -140,15 +141,13 @@ def _module(name: str) -> Any:
                 f"module {name!r} cannot be imported: it is neither installed nor in the working directory"
             )
         return import_module(name)
-    from pyspark import cloudpickle
-
     path = Path(name).resolve()
     spec = spec_from_file_location(f"driftq_route_{path.stem}", path) if path.is_file() else None
     if spec is None or spec.loader is None:
         raise PipelineError(f"there is no file {name}")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
-    cloudpickle.register_pickle_by_value(module)  # executors do not have the file
+    pickle_by_value(module)  # executors do not have the file
     spec.loader.exec_module(module)
     return module
 

@@ -21,6 +21,7 @@ from driftq.client import ClientError
 from driftq.errors import DriftQError
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.spark.failures import in_one_line
+from driftq.pipeline.spark.session_internals import pickle_by_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,9 +36,7 @@ class _ByValue(SourceFileLoader):
     """Loads a module and registers it to be pickled by value."""
 
     def exec_module(self, module: ModuleType) -> None:
-        from pyspark import cloudpickle
-
-        cloudpickle.register_pickle_by_value(module)  # before it runs, because it may itself pass functions to Spark
+        pickle_by_value(module)  # before it runs, because it may itself pass functions to Spark
         super().exec_module(module)
 
 

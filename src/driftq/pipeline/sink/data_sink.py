@@ -27,6 +27,7 @@ from driftq.pipeline.server_connection import Wire
 from driftq.pipeline.sink.arrow_chunks import check_columns
 from driftq.pipeline.sink.stage_client import ServerStage
 from driftq.pipeline.sink.staged_batch import PartWriter, StagedRows, TaskAddress, abandon, check_writer, commit
+from driftq.pipeline.spark.worker_daemon import hush_this_process
 from driftq.pipeline.spark.worker_memory import settle
 
 _QUERY = "sql.streaming.queryId"
@@ -54,7 +55,8 @@ class SinkTarget(NamedTuple):
         return SinkTarget(wire, topic, error_topic, options.get("createTopic", "true").lower() != "false")
 
     def connected(self) -> ServerStage:
-        """Return the stage of the server to write to."""
+        """Return the stage of the server to write to. Spark's tasks and commits begin with this."""
+        hush_this_process()
         return ServerStage(self.wire, create=self.create)
 
     def staged(self, writer: str, batch: int, rows: Iterator[pa.RecordBatch]) -> "Handle":

@@ -13,12 +13,9 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -30,13 +27,13 @@ from pyspark.sql.streaming.listener import (
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.offsets import Places, decode
 from driftq.pipeline.server_connection import Wire
+from driftq.pipeline.spark.session_internals import wait_for_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ODD = re.compile(r"[^A-Za-z0-9._:>-]")
 _NAME_MAX = 255
-_LAST_WORDS_S = 10
 
 
 def cursor_name(query_name: str | None, query_id: str) -> str:
@@ -55,38 +52,17 @@ def places_in(text: object) -> Places:
 
 def listen(spark: "SparkSession", wire: Wire) -> None:
     """Store the positions of a session's queries on a server, until the program ends."""
-    spark.streams.addListener(CursorListener(wire))
+    listener = CursorListener(wire)
+    spark.streams.addListener(listener)
     # With Connect, an `atexit` function would run too late: before it, Python waits for all threads, and thread pools
     # accept no more work. This hook runs before both; there is no public function for it.
-    threading._register_atexit(_hear_the_last, spark, os.getpid())  # type: ignore[attr-defined]
+    threading._register_atexit(_wait_at_exit, spark, listener, os.getpid())  # type: ignore[attr-defined]
 
 
-def _hear_the_last(spark: Any, listening: int) -> None:
+def _wait_at_exit(spark: "SparkSession", listener: "CursorListener", listening: int) -> None:
     """Wait for the remaining events at the end of the main thread; return at once in a forked process."""
-    if os.getpid() != listening:
-        return
-    if not hasattr(spark, "_jsparkSession"):
-        _end_of_the_bus(spark)
-    elif (context := spark.sparkContext._jsc) is not None:  # else the session was stopped, which waits for listeners
-        with suppress(Py4JError, OSError):  # the JVM is gone, or still has events after 10 s
-            context.sc().listenerBus().waitUntilEmpty(_LAST_WORDS_S * 1000)
-
-
-def _end_of_the_bus(spark: Any) -> None:
-    """With Connect, make the Spark server send the remaining events and then end the stream of events.
-
-    `removeListener` requests the same, but meanwhile holds the lock that the delivery of these events needs.
-    """
-    from pyspark.sql.connect import proto
-
-    hears: threading.Thread | None = spark.streams._sqlb._execution_thread
-    if hears is None or spark.client.is_closed:
-        return
-    command = proto.Command()
-    command.streaming_query_listener_bus_command.remove_listener_bus_listener = True
-    with suppress(PySparkException):  # the Spark server is gone
-        spark.client.execute_command(command)
-        hears.join(_LAST_WORDS_S)
+    if os.getpid() == listening:
+        wait_for_events(spark, listener, listener.wait_for_ends)
 
 
 class CursorListener(StreamingQueryListener):
@@ -95,6 +71,14 @@ class CursorListener(StreamingQueryListener):
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._others: dict[str, Wire] = {}
+        self._ended = threading.Condition()
+        self._runs: set[str] = set()
+        """Run ids of the queries whose end was not reported yet."""
+
+    def wait_for_ends(self, running: Collection[str], timeout_s: float) -> bool:
+        """Wait until the end of each run that is not in `running` was reported. Returns False after the timeout."""
+        with self._ended:
+            return self._ended.wait_for(lambda: self._runs.issubset(running), timeout_s)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Move the cursors after a batch."""
@@ -124,10 +108,15 @@ class CursorListener(StreamingQueryListener):
         return self._others[server]
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Do nothing: there is no position yet."""
+        """Remember the run. There is no position yet."""
+        with self._ended:
+            self._runs.add(str(event.runId))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Do nothing: the position has not changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Do nothing: the cursor stays and shows the growing lag."""
+        """Forget the run. The cursor stays and shows the growing lag."""
+        with self._ended:
+            self._runs.discard(str(event.runId))
+            self._ended.notify_all()

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -21,7 +20,7 @@ from driftq.pipeline.offsets import LateLosses, OffsetRange, Places, TopicOffset
 from driftq.pipeline.server_connection import Wire, address_of
 from driftq.pipeline.sink.data_sink import BatchSink, SinkTarget, StreamSink
 from driftq.pipeline.source import row_filters as selection
-from driftq.pipeline.source.read_columns import Projection, check_nulls, check_schema, ddl, names_of
+from driftq.pipeline.source.read_columns import Projection, arrow_schema, check_nulls, check_schema, ddl, names_of
 from driftq.pipeline.source.read_options import (
     ReadOptions,
     api_key_of,
@@ -57,6 +56,7 @@ class DriftqSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        hush_this_process()
         self._latest: Places | None = None
         if str(options.get("startingSeq", options.get("startingseq", ""))).lower() == "latest":
             # Resolved to a number once: Spark asks for the first offset more than once.
@@ -108,17 +108,19 @@ class DriftqSource(DataSource):
         return StreamSink(self._target(), schema, overwrite=overwrite)
 
     def _target(self) -> SinkTarget:
+        hush_this_process()
         check_names(self.options)
         server = server_of(self.options, self._known_server())
         key = api_key_of(self.options, self.session_key)
         return SinkTarget.of(self.options, Wire(server, key, patience_s=patience_of(self.options)))
 
     def _task(self, asked: ReadOptions, schema: StructType) -> Task:
+        hush_this_process()
         check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
         check_nulls((field.name for field in schema.fields if not field.nullable), with_gaps=asked.with_gaps)
         return Task(
             self._wire(asked),
-            Projection(to_arrow_schema(schema, timezone="UTC")),
+            Projection(arrow_schema((field.name, field.nullable) for field in schema.fields)),
             selection.from_options(asked.tag, asked.tag_prefix, asked.node),
             asked.on_data_loss,
             self.in_place,
@@ -127,6 +129,7 @@ class DriftqSource(DataSource):
 
 def _read(task: Task, partition: InputPartition) -> Iterator[Any]:
     """Yield the rows of a partition. Spark makes a partition without a value if a read has none."""
+    hush_this_process()
     if partition.value is not None:
         yield from read_split(task, partition.value)
     settle()
@@ -363,6 +366,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection to the server."""
         self._task.wire.close()
-
-
-hush_this_process()  # a source's modules are the only ones of ours that Spark's planning processes load

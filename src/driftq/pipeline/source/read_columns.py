@@ -43,6 +43,8 @@ _MADE_OF = {name: name for name in _BASE} | {"partition": "tag"} | dict.fromkeys
 _MADE_OF |= dict.fromkeys(("envelope", "routing"), "data")
 _MESSAGE = ("key", "value", "envelope", "routing")
 _META = pa.map_(pa.utf8(), pa.utf8())
+_ARROW = {"string": pa.utf8(), "bigint": pa.int64(), "int": pa.int32(), "timestamp": TIME, "map<string,string>": _META}
+"""Arrow's type by Spark's name of a type."""
 _schemas: dict[tuple[str, ...], Any] = {}  # a plain dict, because a `functools.cache` cannot be pickled by value
 
 
@@ -71,6 +73,11 @@ def check_nulls(never: Iterable[str], *, with_gaps: bool) -> None:
     for name in never:
         if name not in always:
             raise PipelineError(f"column {name!r} may be null: leave `not null` out of the schema")
+
+
+def arrow_schema(fields: Iterable[tuple[str, bool]]) -> pa.Schema:
+    """Return the Arrow schema that Spark expects for these columns. A field is its name and whether it may be null."""
+    return pa.schema([pa.field(name, _ARROW[_ALL[name]], nullable=nullable) for name, nullable in fields])
 
 
 def base_columns(wanted: Iterable[str], also: Iterable[str] = ()) -> list[str]:

@@ -26,6 +26,7 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.spark import socket_directory as sockets
 from driftq.pipeline.spark.class_data import ClassData, class_data_of
 from driftq.pipeline.spark.java import Java, cache_dir, find_java, home_for_spark
+from driftq.pipeline.spark.plain_spark import is_plain
 
 START_PATIENCE_S = 300.0
 _POLL_S = 0.01
@@ -125,6 +126,8 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, class_data: Seq
 
 def daemon_command(java: Java) -> list[str]:
     """Return the command line of a small Spark daemon without its main class. It is tuned for a fast start."""
+    if is_plain():
+        return [str(spark_home() / "bin" / "spark-class")]
     return [*_common(java), "-Xmx512m", "-XX:+UseSerialGC", _QUICKLY, *_class_data(java).using()]
 
 
@@ -174,6 +177,16 @@ def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, sho
         return False
     _attach(start(conf, variables, short=short))
     return True
+
+
+def end_started() -> None:
+    """End the JVM that this process started, if any, and wait until it has ended. Its session is stopped already."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is not None and process.stdin is not None:
+        process.stdin.close()
+        process.wait()
 
 
 def joins_a_jvm() -> bool:

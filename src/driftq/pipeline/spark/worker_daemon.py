@@ -6,7 +6,7 @@ then, and users see a broken pipe although nothing is wrong. Here the worker end
 already.
 
 For planning, Spark always starts stock daemons, and for each stream it starts a process for the source. These processes
-load our source, and from then on they end silently too.
+end silently, too, once they have called our source or sink. Importing this module changes nothing.
 """
 
 import sys
@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from pyspark import daemon
+
+from driftq.pipeline.spark.plain_spark import is_plain
 
 STREAM_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 HUNG_UP = (BrokenPipeError, ConnectionResetError, EOFError)
@@ -42,7 +44,12 @@ def hush(forks: Any) -> None:
 
 
 def hush_this_process() -> None:
-    """Silence this process if it is a worker of a stock daemon or the process of a stream's source."""
+    """Silence this process if it is a worker of a stock daemon or the process of a stream's source.
+
+    The source and the sink call this when Spark calls them. Plain sessions leave Spark's processes as they are.
+    """
+    if is_plain():
+        return
     program = sys.modules["__main__"]
     name = getattr(getattr(program, "__spec__", None), "name", None)
     if name == daemon.__name__:

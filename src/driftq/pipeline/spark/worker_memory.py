@@ -9,9 +9,11 @@ import gc
 
 from pyspark import TaskContext
 
+from driftq.pipeline.spark.plain_spark import is_plain
+
 
 def settle() -> None:
     """Exclude all current objects from garbage collection. Called at the end of a task; does nothing outside a task."""
     # Asks for the count instead of keeping a flag: code that is pickled by value is loaded anew in every task.
-    if TaskContext.get() is not None and not gc.get_freeze_count():
+    if TaskContext.get() is not None and not is_plain() and not gc.get_freeze_count():
         gc.freeze()

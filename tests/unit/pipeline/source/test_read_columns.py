@@ -5,10 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from driftq.pipeline import PipelineError
 from driftq.pipeline.source.read_columns import (
     Projection,
+    arrow_schema,
     base_columns,
     base_schema,
     check_nulls,
@@ -158,3 +161,29 @@ def test_bounds_of_seq_and_time_narrow_the_range() -> None:
 )
 def test_only_filters_that_can_be_applied_whole_are_taken(column: str, operator: str, taken: bool) -> None:
     assert supported(column, operator) is taken
+
+
+def test_the_arrow_schema_is_the_one_that_spark_makes() -> None:
+    text, number = types.StringType(), types.LongType()
+    kinds = {
+        "topic": text,
+        "seq": number,
+        "ts": types.TimestampType(),
+        "node": text,
+        "tag": text,
+        "meta": types.MapType(text, text),
+        "data": text,
+        "kind": text,
+        "gap_from": number,
+        "gap_to": number,
+        "reason": text,
+        "partition": types.IntegerType(),
+        "key": text,
+        "value": text,
+        "envelope": text,
+        "routing": text,
+    }
+    assert list(kinds) == names_of(with_gaps=True, with_v1=True)
+    fields = [types.StructField(name, kind, nullable=name != "seq") for name, kind in kinds.items()]
+    made = arrow_schema((field.name, field.nullable) for field in fields)
+    assert made.equals(to_arrow_schema(types.StructType(fields), timezone="UTC"), check_metadata=True)

@@ -45,6 +45,7 @@ from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob, Progress
 from driftq.pipeline.server_connection import AnswerError, Wire, address_of
 from driftq.pipeline.source.read_options import api_key_of
+from driftq.pipeline.spark.session_internals import is_connect
 from driftq.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def lineage(run: JobRun, options: LineageOptions) -> JobResult:
     lake = Lake(options.lake)
     name = f"lineage-{selection_key(sorted(options.topics))}"
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
-    if type(run.spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(run.spark):
         raise PipelineError(
             "lineage calls the server about runs from the driver, so it does not work with --remote: use --master"
         )
