@@ -9,6 +9,7 @@ from driftq.client import Client
 from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.errors import AbsentError
 from driftq.pipeline.runs.launcher import RunSettings
+from driftq.pipeline.spark.plain_spark import is_plain
 from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
 
@@ -110,6 +111,8 @@ def test_a_batch_that_cannot_be_got_past_is_planned_anew_without_its_note(
             sql="SELECT CAST(raise_error('no way') AS STRING) AS data FROM source",
         )
     (tmp_path / "checkpoint/offsets/0").unlink()
+    if is_plain():
+        (tmp_path / "checkpoint/offsets/.0.crc").unlink()
     again = {"topics": [source], "to": to, "sql": "SELECT data FROM source"}
     assert route(server_url, tmp_path, **again, max_records=2)["batches"] == 3
     assert values(server, to) == list(range(6))

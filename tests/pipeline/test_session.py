@@ -90,18 +90,19 @@ def test_nothing_is_printed_where_spark_hangs_up_on_a_worker(server: ServerProce
     assert _ran(tmp_path, _ROWS_THAT_NOBODY_WANTS, f"http://{server.address}", "unwanted") == (0, "", "")
 
 
+@pytest.mark.parametrize("plain", ["0", "1"])
 @pytest.mark.parametrize("how", ["master", "remote"])
-def test_a_program_that_just_ends_has_told_where_its_queries_stand(
-    server: ServerProcess, tmp_path: Path, how: str
+def test_a_program_that_just_ends_has_reported_the_positions_of_its_queries(
+    server: ServerProcess, tmp_path: Path, how: str, plain: str
 ) -> None:
-    """Spark tells its listeners some time after a batch; here each takes half a second to pass it on."""
-    fill(server, f"followed-{how}", range(3))
-    code, _, told = _ran(
-        tmp_path, _FOLLOW_AND_GO, f"http://{server.address}", f"followed-{how}", how, str(tmp_path / "checkpoint")
-    )
+    """Spark calls its listeners some time after a batch; here each report takes half a second."""
+    topic = f"followed-{how}-{plain}"
+    fill(server, topic, range(3))
+    arguments = (f"http://{server.address}", topic, how, str(tmp_path / "checkpoint"))
+    code, _, printed = _ran(tmp_path, _FOLLOW_AND_GO, *arguments, DRIFTQ_PLAIN_SPARK=plain)
     assert code == 0
-    assert "Exception" not in told
-    assert ask(server, "GET", f"/v0/topics/followed-{how}/cursors/spark:going")["seq"] == 3
+    assert "Exception" not in printed
+    assert ask(server, "GET", f"/v0/topics/{topic}/cursors/spark:going")["seq"] == 3
 
 
 def _ran(directory: Path, program: str, *arguments: str, **variables: str) -> tuple[int, str, str]:

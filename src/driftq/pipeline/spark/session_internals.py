@@ -25,7 +25,10 @@ CHECKPOINTS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     )
 }
-"""Conf that makes Spark write checkpoint files through the faster one of its two file interfaces."""
+"""Conf that lets Spark write a checkpoint file again after it was removed by hand.
+
+Spark's default refuses to, as long as the checksum file (`.n.crc`) of the removed one is there.
+"""
 
 
 def is_connect(spark: Any) -> bool:
