@@ -151,7 +151,7 @@ def test_an_arrow_body_without_a_schema_is_refused_and_the_server_lives(server: 
                 found = read_all(peer)
             assert found.startswith(b"HTTP/1.1 400 "), path
             assert b'"code":"invalid_request"' in found
-            assert b"a schema comes first" in found
+            assert b"its first message is a record batch; it must be a schema" in found
     assert server.process.poll() is None
     stop_clean(server)
 

@@ -166,12 +166,15 @@ def test_it_never_does_where_writes_of_the_log_fail(seed: int) -> None:
     """proves: G-COPY-3, G-SEQ-2; also where the write that failed was shown, or was a mark of a start."""
     world = Shown(seed, (errno.EIO, errno.ENOSPC)[seed % 2])
     live_and_crash(world)
+    for _ in range(20):
+        if not world.failed:
+            live_and_crash(world, lives=1)
     assert world.failed
 
 
-def live_and_crash(world: Shown) -> None:
-    """Go through four lives, and check after each step and each crash what is shown."""
-    for life in range(4):
+def live_and_crash(world: Shown, lives: int = 4) -> None:
+    """Go through some lives, and check after each step and each crash what is shown."""
+    for life in range(lives):
         for _ in range(world.rng.randrange(40)):
             world.step()
             world.note("live")

@@ -12,10 +12,11 @@ from tests.acceptance.process import environment
 # In processes of their own, because what is registered to travel by value stays so.
 _HERE = """
 import sys
+import driftq
 from pyspark import cloudpickle
-from driftq.pipeline.spark_session import ship_by_value
+from driftq.pipeline.spark.session_internals import pickle_by_value
 {imports}
-ship_by_value()
+pickle_by_value(driftq)
 sys.stdout.buffer.write(cloudpickle.dumps({sent}))
 """
 _ELSEWHERE = """

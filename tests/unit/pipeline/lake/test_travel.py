@@ -13,10 +13,11 @@ from tests.acceptance.process import environment
 # In a process of its own, because what is registered to travel by value stays so.
 _HERE = """
 import pickle, sys
+import driftq
 from pyspark import cloudpickle
 from driftq.pipeline.lake.parquet_parts import Places, write_parts
-from driftq.pipeline.spark_session import ship_by_value
-ship_by_value()
+from driftq.pipeline.spark.session_internals import pickle_by_value
+pickle_by_value(driftq)
 sys.stdout.buffer.write(cloudpickle.dumps((write_parts, *pickle.load(sys.stdin.buffer))))
 """
 _ELSEWHERE = """
