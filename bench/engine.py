@@ -39,14 +39,14 @@ from driftq.system.clock import SystemClock
 from driftq.system.disk import OsDisk
 from driftq.system.machine import collect_seldom, keep_freed_memory
 from driftq.system.runtime import AsyncioRuntime, Pending
-from driftq.system.writer_process import ScribeProcess, fork_scribes
+from driftq.system.writer_process import OsWriterProcess, fork_writer_processes
 
 TOPIC = "bench"
 CONNECTIONS = 16
 """Writes that arrive in one loop turn, as they would from so many connections."""
 QUEUE_ROOM = 2048
 LIMITS = Limits()
-_scribes: list[ScribeProcess] = []
+_writer_processes: list[OsWriterProcess] = []
 """The processes that write, as a server has them."""
 
 
@@ -54,7 +54,7 @@ class Driver:
     """An engine on the real disk, and the little a caller needs around it."""
 
     def __init__(self, settings: Settings) -> None:
-        self.runtime = AsyncioRuntime(asyncio.get_running_loop(), _scribes)
+        self.runtime = AsyncioRuntime(asyncio.get_running_loop(), _writer_processes)
         self.engine = Engine(OsDisk(), SystemClock(), self.runtime, settings)
 
     async def create(self) -> None:
@@ -85,7 +85,7 @@ class Driver:
     async def settle(self) -> None:
         """Until the files have caught up with the memory."""
         topic = self.engine.catalog.get(TOPIC)
-        while self.engine.filing.busy or any(s.sealing and not s.sealed for s in topic.segments):
+        while self.engine.segment_files.busy or any(s.sealing and not s.sealed for s in topic.segments):
             await asyncio.sleep(0.005)
 
     def page(self, query: PageQuery) -> Page:
@@ -276,7 +276,7 @@ def child(arguments: list[str]) -> None:
     """The other side of `_child`."""
     keep_freed_memory()
     collect_seldom()
-    _scribes.extend(fork_scribes(2))
+    _writer_processes.extend(fork_writer_processes(2))
     match arguments:
         case ["run", name, directory, scale]:
             result = uvloop.run(_result(RUNS[name](directory, float(scale))))

@@ -41,7 +41,7 @@ async def claim_and_ack(directory: str, jobs: int, batches: int, config: TopicCo
     for _ in range(jobs // BLOCK):
         await runtime.future(engine.append(TOPIC, block))
     segments = engine.topic(TOPIC).segments
-    while engine.filing.busy or any(segment.sealing and not segment.sealed for segment in segments):
+    while engine.segment_files.busy or any(segment.sealing and not segment.sealed for segment in segments):
         await asyncio.sleep(0.005)
     await runtime.future(engine.checkpointer.run())
     began_s, cpu_s = time.perf_counter(), time.thread_time()

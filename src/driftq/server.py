@@ -25,10 +25,10 @@ from driftq.features.broker.broker import Broker
 from driftq.features.broker.idempotency.registry import IdempotencyRegistry
 from driftq.features.broker.producer.router_hook import make_hook
 from driftq.features.broker.redrive import Redriver
-from driftq.features.broker.redrive_topics import BrokerLetters
+from driftq.features.broker.redrive_topics import BrokerRedriveTopics
 from driftq.features.broker.run_index import RunIndex
 from driftq.features.cursors import NamedCursors
-from driftq.features.queue.lease_log import LeaseBook
+from driftq.features.queue.lease_log import LeaseLog
 from driftq.features.queue.queues import Queues
 from driftq.features.router.routers import Routers
 from driftq.features.staging.staging import Staging
@@ -137,14 +137,14 @@ class Server:
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
         self.cold_mark = ColdMark(runtime, self._layout)
         self.entropy = entropy or SystemEntropy()
-        leases = LeaseBook()
+        leases = LeaseLog()
         self.routers = Routers(settings.limits, runtime)
         self.registry = IdempotencyRegistry(settings.broker)
         self.hook = make_hook(settings.broker, runtime, clock)
         self.broker = Broker(settings.broker, self.registry, self.hook)
         self.runs = RunIndex(settings.broker.run_index_entries)
-        self.broker.book.listeners.append(self.runs.heard)
-        self.broker.book.enders.append(self.runs.ended)
+        self.broker.broker_state.listeners.append(self.runs.heard)
+        self.broker.broker_state.enders.append(self.runs.ended)
         features = (leases, self.cursors, self.staging, self.routers, self.registry, self.runs, self.broker)
         self.engine = Engine(
             disk,
@@ -183,7 +183,7 @@ class Server:
         try:
             self.broker.open(self.engine, self.runtime)
             self.runs.opened()
-            letters = BrokerLetters(self.engine, self.broker.book, self.broker.producer)
+            letters = BrokerRedriveTopics(self.engine, self.broker.broker_state, self.broker.producer)
             self.redriver = Redriver(
                 letters, self.runtime, self.entropy, self.engine.time.running, self.engine.time.wall
             )
@@ -262,12 +262,12 @@ class Server:
             control_lost=engine.recovered.control_lost,
             shards=engine.shards.all,
             wal_stopped=engine.writers.stopped is not None,
-            lost_files=engine.filing.lost.count(),
+            lost_files=engine.segment_files.lost.count(),
             writers_hung=engine.writers.hung_ms,
             writer_replaced=engine.writers.replaced,
             unsealed=engine.unsealed.size,
             clock_ahead_ms=engine.time.ahead_ms,
-            read_only=engine.journal.space.short or any(shard.read_only for shard in engine.shards.all),
+            read_only=engine.change_log.space.short or any(shard.read_only for shard in engine.shards.all),
             queues={
                 topic: QueueFigures(counters.ready, counters.in_flight)
                 for topic in topics

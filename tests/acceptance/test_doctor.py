@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.test_writer_processes import LOG, writer_processes
 
 from tests.acceptance.process import ServerProcess, environment, serving
-from tests.acceptance.test_scribes import LOG, scribes
 from tests.acceptance.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_a_stopped_log_fails_and_says_what_to_do(tmp_path: Path) -> None:
     """row: F-DOCTOR-1"""
     with serving(tmp_path, "--wal-stop-grace-ms", "60000") as server:
         server.wait_ready()
-        os.kill(scribes(server)[LOG], signal.SIGKILL)
+        os.kill(writer_processes(server)[LOG], signal.SIGKILL)
         until(lambda: server.get("/v0/ready")[0], lambda status: status == 503)
         code, found = doctor(server)
         assert (code, found["log writer"]["status"]) == (1, "fail")
@@ -54,7 +54,7 @@ def test_a_writer_that_hangs_fails(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.wait_ready()
         server.ask("POST", "/v0/topics/t", {"records": [{"data": 1}]})
-        pid = scribes(server)[LOG]
+        pid = writer_processes(server)[LOG]
         os.kill(pid, signal.SIGSTOP)
         try:
             server.ask("POST", "/v0/topics/t", {"records": [{"data": 2}]})

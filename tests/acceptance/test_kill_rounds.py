@@ -24,9 +24,9 @@ from typing import Any
 
 import pytest
 from msgspec import json
+from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
 
 from tests.acceptance.process import ServerProcess, environment, serving
-from tests.acceptance.test_scribes import LOG, SEGMENTS, scribes
 
 pytestmark = pytest.mark.slow
 
@@ -223,7 +223,7 @@ def covered(seq: int, holes: list[dict[str, Any]]) -> bool:
 
 def kill(server: ServerProcess, kind: str, rng: random.Random) -> None:
     """Kill what the kind says; in the end the server is gone."""
-    writers = scribes(server)
+    writers = writer_processes(server)
     if kind == "all":
         for pid in rng.sample([*writers.values(), server.process.pid], len(writers) + 1):
             os.kill(pid, signal.SIGKILL)

@@ -118,8 +118,8 @@ def test_a_writer_process_that_fails_logs_json(tmp_path: Path) -> None:
     """A writer process is made to fail by a line it cannot understand: it inherits no file that could be damaged."""
     code = (
         "import os, sys\nfrom driftq.cli.server.log_lines import start_log\nstart_log('info', 'json')\n"
-        "from driftq.system import writer_process as scribe\nscribe._work = lambda line, bell: 1 / 0\n"
-        "process, = scribe.fork_scribes(1)\nprocess.close()\n"
+        "from driftq.system import writer_process as processes\nprocesses._work = lambda line, bell: 1 / 0\n"
+        "process, = processes.fork_writer_processes(1)\nprocess.close()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

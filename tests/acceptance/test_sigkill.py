@@ -85,8 +85,8 @@ def live_and_die(data_dir: Path, durability: Durability, turn: int, dice: random
     loop = dice.choice(["uvloop", "asyncio"])
     acks: list[Ack] = []
     shards = dice.randint(1, 3)
-    scribes = dice.choice([0, 1, shards + 1, shards + 1])
-    arguments = (durability, loop, str(shards), str(scribes), str(turn * FIRST_OF_ROUND))
+    writer_processes = dice.choice([0, 1, shards + 1, shards + 1])
+    arguments = (durability, loop, str(shards), str(writer_processes), str(turn * FIRST_OF_ROUND))
     kill = dice.choice([os.kill, os.killpg])
     with process.worker(data_dir, *arguments) as (killed, told):
         for line in told:

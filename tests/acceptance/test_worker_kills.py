@@ -30,12 +30,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
 
 from driftq.client import Client, Envelope, NotFoundError, Record
 from tests.acceptance.killed_worker import GROUP, GROUP_ONCE, KEYS, KINDS, QUEUE, QUEUE_ONCE, READERS
 from tests.acceptance.process import environment
 from tests.acceptance.restarting import PATIENT, Restarting, restarting
-from tests.acceptance.test_scribes import LOG, SEGMENTS, scribes
 
 pytestmark = pytest.mark.slow
 
@@ -252,7 +252,7 @@ class Play:
 
 def kill_writers(server: Restarting, kind: str) -> None:
     """Kill the segment writer, without which the server goes on; or the server and both writers, and start it again."""
-    writers = scribes(server.server)
+    writers = writer_processes(server.server)
     os.kill(writers[SEGMENTS], signal.SIGKILL)
     if kind == "all":
         os.kill(writers[LOG], signal.SIGKILL)

@@ -15,10 +15,18 @@ from typing import Any
 
 import pytest
 from msgspec import json
+from tests.acceptance.test_writer_processes import (
+    LOG,
+    SEGMENTS,
+    children_of,
+    sealed_up_to,
+    seqs,
+    writer_processes,
+    writing,
+)
 
 from driftq.cli.exits import ExitCode
 from tests.acceptance.process import PATIENCE_S, Served, environment, serving
-from tests.acceptance.test_scribes import LOG, SEGMENTS, children_of, scribes, sealed_up_to, seqs, writing
 from tests.acceptance.test_watch import read_until, watching
 from tests.acceptance.waiting import until
 
@@ -39,7 +47,7 @@ def test_a_log_whose_writer_is_killed_is_shown_everywhere_and_the_server_exits_s
             assert server.metric("driftq_wal_stopped") == 0
             stream = watching(server, "t")
             read_until(stream, b"event: caught-up")
-            os.kill(scribes(server)[LOG], signal.SIGKILL)
+            os.kill(writer_processes(server)[LOG], signal.SIGKILL)
         status, refused = server.ask("POST", "/v0/topics/t", {"records": [{"data": 1}]})
         assert (status, refused["error"]["code"]) == (500, "internal")
         assert "nothing of this write is stored; restart the server" in refused["error"]["message"]
@@ -185,7 +193,7 @@ def test_a_log_writer_that_hangs_for_a_while_is_shown_and_refuses_writes_until_i
         server.ask("PUT", "/v0/topics/t", {"durability": "disk"})
         acked = [post(server, "t", ONE)[2]["last_seq"]]
         assert server.ask("POST", "/v1/topics", {"name": "b", "partitions": 1})[0] in (200, 201)
-        with stopped(scribes(server)[LOG]):
+        with stopped(writer_processes(server)[LOG]):
             acked.append(post(server, "t", ONE)[2]["last_seq"])
             found = until(lambda: server.get("/v0/ready"), lambda answer: "writers" in answer[1])
             assert found[0] == 200
@@ -214,7 +222,7 @@ def test_a_log_writer_that_hangs_for_good_makes_the_server_exit_with_its_own_cod
         begin_disk_topic(server)
         server.ask("PUT", "/v0/topics/t", {"durability": "fsync"})
         assert post(server, "t", ONE)[0] == 200
-        pid = scribes(server)[LOG]
+        pid = writer_processes(server)[LOG]
         with stopped(pid):
             assert post(server, "d", {"records": [{"data": 1}] * 3})[0] == 200
             status, _, answer = post(server, "t", ONE)
@@ -241,7 +249,7 @@ def test_a_stop_with_a_hung_log_writer_says_what_is_known_and_no_more(tmp_path: 
         server.wait_ready()
         begin_disk_topic(server)
         server.ask("PUT", "/v0/topics/m", {"durability": "memory"})
-        pid = scribes(server)[LOG]
+        pid = writer_processes(server)[LOG]
         with stopped(pid):
             assert post(server, "d", {"records": [{"data": 1}] * 3})[0] == 200
             assert post(server, "m", {"records": [{"data": 1}] * 2})[0] == 200
@@ -260,7 +268,7 @@ def test_a_stop_with_a_hung_writer_of_segments_ends_in_time_and_the_next_start_n
     with serving(tmp_path, "--segment-max-events", "100") as server:
         server.wait_ready()
         server.ask("PUT", "/v0/topics/t", {})
-        with stopped(scribes(server)[SEGMENTS]):
+        with stopped(writer_processes(server)[SEGMENTS]):
             assert post(server, "t", {"records": [{"data": "x"}] * 250})[0] == 200
             began_s = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
@@ -281,7 +289,7 @@ def test_a_writer_of_segments_that_hangs_for_good_is_killed_and_replaced(tmp_pat
         server.wait_ready()
         server.ask("PUT", "/v0/topics/t", {})
         write = {"records": [{"data": "x", "tag": "t"}] * 250}
-        with stopped(scribes(server)[SEGMENTS]):
+        with stopped(writer_processes(server)[SEGMENTS]):
             for _ in range(4):
                 assert post(server, "t", write)[0] == 200
             until(lambda: children_of(server.process.pid), lambda found: SEGMENTS not in found)
@@ -338,7 +346,7 @@ def test_memory_and_log_are_bounded_while_the_writer_of_segments_hangs_and_a_cli
     with serving(tmp_path, "--cache-bytes", str(CACHE_BYTES), "--writer-hang-limit-ms", "8000") as server:
         server.wait_ready()
         server.ask("PUT", "/v0/topics/t", {"durability": "disk"})
-        with stopped(scribes(server)[SEGMENTS]):
+        with stopped(writer_processes(server)[SEGMENTS]):
             _, refusals = keep_writing(server, enough=500 * MIB, end_s=time.monotonic() + 5)
             log = sum(path.stat().st_size for path in (server.data_dir / "wal").iterdir())
             assert refusals > 10

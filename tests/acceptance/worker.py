@@ -1,10 +1,10 @@
 """A process made to be killed: sixteen writers on a real disk that tell of every ack, and of nothing else.
 
-    python worker.py DATA_DIR CLASS LOOP SHARDS SCRIBES FIRST
+    python worker.py DATA_DIR CLASS LOOP SHARDS WRITER_PROCESSES FIRST
 
 It says `begun` before the engine recovers and `open` behind that; then, for each ack, once it has it:
 `writer number first_seq last_seq synced_seq`, all of it in one write. FIRST is the number of each writer's first batch,
-SCRIBES that of the processes which write for it.
+WRITER_PROCESSES that of the processes which write for it.
 What a batch holds follows from its writer and number, so whoever reads the log can tell a whole one from a part.
 """
 
@@ -20,7 +20,7 @@ from driftq.model.topic_config import Durability, TopicConfig
 from driftq.system.clock import SystemClock
 from driftq.system.disk import OsDisk
 from driftq.system.runtime import AsyncioRuntime
-from driftq.system.writer_process import ScribeProcess, fork_scribes
+from driftq.system.writer_process import OsWriterProcess, fork_writer_processes
 
 WRITERS = 16
 TOPICS = 3
@@ -66,8 +66,10 @@ def _say(line: bytes) -> None:
     os.write(1, line + b"\n")
 
 
-async def _work(data_dir: str, durability: Durability, shards: int, scribes: list[ScribeProcess], first: int) -> None:
-    runtime = AsyncioRuntime(asyncio.get_running_loop(), scribes)
+async def _work(
+    data_dir: str, durability: Durability, shards: int, writer_processes: list[OsWriterProcess], first: int
+) -> None:
+    runtime = AsyncioRuntime(asyncio.get_running_loop(), writer_processes)
     _say(b"begun")
     engine = Engine(OsDisk(), SystemClock(), runtime, settings(data_dir, shards), pid=os.getpid())
     _say(b"open")
@@ -85,9 +87,9 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
     return asyncio.new_event_loop
 
 
-def main(data_dir: str, durability: str, loop: str, shards: str, scribes: str, first: str) -> None:
+def main(data_dir: str, durability: str, loop: str, shards: str, writer_processes: str, first: str) -> None:
     """Write until killed."""
-    forked = fork_scribes(int(scribes))
+    forked = fork_writer_processes(int(writer_processes))
     with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
         runner.run(_work(data_dir, Durability(durability), int(shards), forked, int(first)))
 

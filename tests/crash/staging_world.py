@@ -85,7 +85,7 @@ class StagingWorld:
             self.disk.on_call = self._called
         self.clock = ManualClock(1_700_000_000_000)
         checked = OrderCheckingDisk(self.disk)
-        self.runtime = ManualRuntime(self.clock, seed, scribes_on=checked)
+        self.runtime = ManualRuntime(self.clock, seed, writer_processes_on=checked)
         self.staging = Staging(3_600_000)
         self.cursors = NamedCursors()
         settings = replace(SETTINGS, wal_file_bytes=32 << 10, segment_max_events=400)

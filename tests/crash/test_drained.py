@@ -8,7 +8,7 @@ import pytest
 from driftq.model.tombstone import Hole
 from driftq.system.disk import Site
 from driftq.testing import CrashMode, FaultyDisk
-from driftq.testing.manual_writer_process import ManualScribe
+from driftq.testing.manual_writer_process import ManualWriterProcess
 from tests.crash.judge import Violation
 from tests.crash.world import World
 
@@ -39,8 +39,8 @@ def started(seed: int = 1, **settings: object) -> World:
     return world
 
 
-def log_writer(world: World) -> ManualScribe:
-    return next(scribe for scribe in world.runtime.scribes if scribe.writes_log)
+def log_writer(world: World) -> ManualWriterProcess:
+    return next(writer_process for writer_process in world.runtime.writer_processes if writer_process.writes_log)
 
 
 def holes(world: World) -> list[Hole]:

@@ -103,7 +103,7 @@ class Faulty:
         self.faulty.heal()
         world.advance(2100)
         for topic in list(world.engine.catalog.visible()):
-            stopped = world.engine.journal.shard_of(topic).stopped
+            stopped = world.engine.change_log.shard_of(topic).stopped
             if stopped is not None:
                 assert isinstance(stopped, ShardStoppedError)
                 with pytest.raises(ShardStoppedError):

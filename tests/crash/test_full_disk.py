@@ -77,7 +77,7 @@ def _done(world: World, call: Callable[[], Pending[Any]]) -> Any:
 
 
 def _is_short(world: World) -> bool:
-    return world.engine.journal.space.short
+    return world.engine.change_log.space.short
 
 
 def _wait_until_roomy(world: World) -> None:
@@ -249,7 +249,7 @@ def test_without_the_sync_of_the_log_reserve_a_power_loss_takes_it() -> None:
 
 def test_without_the_sync_of_the_reserve_file_a_power_loss_takes_the_space_for_the_next_checkpoint() -> None:
     """proves: G-IO-14"""
-    world = _begin(ignore=Site.BALLAST)
+    world = _begin(ignore=Site.SPACE_RESERVE)
     _fill(world, "a", "b", "d")
     short = 0
     for seed in range(1, 4):
@@ -267,11 +267,11 @@ def _damaged_starts(ignore: Site | None) -> int:
     world = _begin(ignore=ignore)
     _fill(world, "a", "b", "d")
     _take_the_rest(world)
-    lent = world.disk.synced[Site.BALLAST_LENT]
+    lent = world.disk.synced[Site.SPACE_RESERVE_LENT]
     images = []
 
     def record(operation: str, path: str) -> None:
-        if operation == "sync_dir" and path == "/data/meta" and world.disk.synced[Site.BALLAST_LENT] > lent:
+        if operation == "sync_dir" and path == "/data/meta" and world.disk.synced[Site.SPACE_RESERVE_LENT] > lent:
             images.append(world.disk.fork())
 
     world.disk.on_call = record
@@ -299,4 +299,4 @@ def test_a_power_loss_never_leaves_a_checkpoint_that_is_the_reserve_file_too() -
 
 def test_without_the_syncs_of_a_lent_reserve_file_a_start_extends_a_checkpoint() -> None:
     """proves: G-IO-14"""
-    assert _damaged_starts(Site.BALLAST_LENT) > 0
+    assert _damaged_starts(Site.SPACE_RESERVE_LENT) > 0

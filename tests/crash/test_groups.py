@@ -143,7 +143,7 @@ def history(party: Party) -> None:
 
 def picture(rig: BrokerRig) -> dict[str, Any]:
     """Everything durable that the broker shows."""
-    topic = rig.broker.book.by_name.get("t")
+    topic = rig.broker.broker_state.by_name.get("t")
     if topic is None:
         return {}
     return {name: states for name, group in sorted(topic.groups.items()) if (states := group.capture())}
@@ -152,7 +152,7 @@ def picture(rig: BrokerRig) -> dict[str, Any]:
 def judge(image: Image[Notes], rig: BrokerRig) -> None:
     """Hold the notes against what a broker shows."""
     notes = image.notes
-    topic = rig.broker.book.by_name.get("t")
+    topic = rig.broker.broker_state.by_name.get("t")
     if topic is None:
         assert not notes.created, "the topic is gone"
         return
@@ -172,28 +172,32 @@ def judge(image: Image[Notes], rig: BrokerRig) -> None:
 
 
 def _judge_groups(notes: Notes, rig: BrokerRig, records: dict[int, Any], letters: set[Work]) -> None:
-    topic = rig.broker.book.by_name["t"]
+    topic = rig.broker.broker_state.by_name["t"]
     for name in GROUPS:
-        group = rig.broker.book.group(topic, name)
+        group = rig.broker.broker_state.group(topic, name)
         done = set()
         for offset, record in records.items():
-            lane = group.lane(int(record["$tag"][1:]))
+            group_partition = group.group_partition(int(record["$tag"][1:]))
             work = (name, offset)
-            if offset in lane.done:
+            if offset in group_partition.done:
                 done.add(offset)
             elif work in notes.nacked and work not in notes.unsure:
-                assert lane.retries[offset].attempts >= notes.nacked[work], f"the failure of {work} is forgotten"
+                assert group_partition.retries[offset].attempts >= notes.nacked[work], (
+                    f"the failure of {work} is forgotten"
+                )
         acked = {offset for who, offset in notes.acked if who == name}
         assert acked <= done, f"{name}: acked messages came back: {acked - done}"
         for offset in done - acked:
             mortal = records[offset]["data"]["value"] in notes.mortal
             assert (name, offset) in (letters if mortal else notes.unsure), f"{name}: nobody has done {offset}"
-        assert sum(lane.count for lane in group.lanes.values()) == len(done) == group.done
+        assert (
+            sum(group_partition.count for group_partition in group.group_partitions.values()) == len(done) == group.done
+        )
 
 
 def probe(_: Image[Notes], rig: BrokerRig) -> None:
     """Everything that is not done comes, and a new message has an offset that none had before."""
-    topic = rig.broker.book.by_name.get("t")
+    topic = rig.broker.broker_state.by_name.get("t")
     if topic is None:
         return
     records = {record["$seq"] - 1 for record in rig.engine_rig.walk("@t")[0]}
@@ -201,16 +205,21 @@ def probe(_: Image[Notes], rig: BrokerRig) -> None:
     assert made.offset > max(records, default=-1)
     rig.advance(0)
     for name in GROUPS:
-        group = rig.broker.book.group(topic, name)
+        group = rig.broker.broker_state.group(topic, name)
         done = {
             offset
             for offset in records
-            if (p := topic.index.partition_at(offset)) is not None and offset in group.lane(p).done
+            if (p := topic.index.partition_at(offset)) is not None and offset in group.group_partition(p).done
         }
         consumer = rig.consume(group=name, credit=0, lease_ms=60_000)
         rig.advance(6000)
         came = set(consumer.offsets())
-        buried = {offset for offset in records for lane in group.lanes.values() if offset in lane.done}
+        buried = {
+            offset
+            for offset in records
+            for group_partition in group.group_partitions.values()
+            if offset in group_partition.done
+        }
         assert came <= (records | {made.offset}) - done
         assert came | buried >= records | {made.offset}, "a message never came"
 

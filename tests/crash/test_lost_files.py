@@ -49,7 +49,7 @@ def test_a_segment_that_is_given_up_keeps_its_files_in_lost(*, cold: bool) -> No
     for _ in range(3):
         assert not rig.disk.exists(f"{root}/{path}")
         assert read_file(rig.disk, f"{root}/lost/{path}") == content
-        assert rig.engine.filing.lost.count() == (2 if cold else 3)
+        assert rig.engine.segment_files.lost.count() == (2 if cold else 3)
         rig.restart()
         rig.runtime.advance(7000)
     assert rig.topic("t").holes.all == HOLE
@@ -80,10 +80,10 @@ def test_lost_files_go_when_retention_has_passed_them() -> None:
     rig.runtime.advance(7000)
     rig.write("t", *range(8))
     rig.runtime.advance(7000)
-    assert rig.engine.filing.lost.count() == 3, "no live record was taken yet"
+    assert rig.engine.segment_files.lost.count() == 3, "no live record was taken yet"
     rig.write("t", 1)
     rig.runtime.advance(7000)
-    assert (rig.topic("t").evict_floor, rig.engine.filing.lost.count()) == (10, 0)
+    assert (rig.topic("t").evict_floor, rig.engine.segment_files.lost.count()) == (10, 0)
     assert not kept(rig.disk, cold=False)
 
 
@@ -95,7 +95,7 @@ def test_lost_files_go_with_their_topic(*, cold: bool) -> None:
     rig.runtime.advance(7000)
     rig.run(rig.engine.delete_topic("t"))
     rig.runtime.advance(1000)
-    assert rig.engine.filing.lost.count() == 0
+    assert rig.engine.segment_files.lost.count() == 0
     assert not kept(rig.disk, cold=cold)
 
 

@@ -140,13 +140,13 @@ class Kept:
 
 def _in_force(rig: ServerRig) -> dict[str, list[bool]]:
     """Of each batch, whether its entries are in force."""
-    topic = rig.server.broker.book.by_name.get("t")
+    topic = rig.server.broker.broker_state.by_name.get("t")
     group = None if topic is None else topic.groups.get("g")
-    lane = None if group is None else group.lanes.get(0)
+    group_partition = None if group is None else group.group_partitions.get(0)
     entries = [rig.server.registry.entry(KeyOwner("", "t", "g", key)) for key in KEYS]
     return {
-        "ack": [lane is not None and offset in lane.done for offset in ACKED],
-        "nack": [lane is not None and offset in lane.retries for offset in NACKED],
+        "ack": [group_partition is not None and offset in group_partition.done for offset in ACKED],
+        "nack": [group_partition is not None and offset in group_partition.retries for offset in NACKED],
         "idempotency/commit": [entry is not None and entry.result == RESULT for entry in entries],
     }
 

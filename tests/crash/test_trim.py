@@ -81,7 +81,7 @@ class Party(Noting[Notes]):
         """Time passes, and the look that is due is taken."""
         for _ in range(ms // 100):
             self.rig.advance(100)
-            self.notes.start = self.rig.broker.book.by_name["t"].index.start
+            self.notes.start = self.rig.broker.broker_state.by_name["t"].index.start
 
 
 def history(party: Party) -> None:
@@ -116,7 +116,7 @@ def history(party: Party) -> None:
 def judge(image: Image[Notes], rig: BrokerRig) -> None:
     """Hold the notes against what a broker shows."""
     notes = image.notes
-    topic = rig.broker.book.by_name.get("t")
+    topic = rig.broker.broker_state.by_name.get("t")
     if topic is None:
         assert not notes.stored, "the topic is gone"
         return
@@ -133,15 +133,17 @@ def judge(image: Image[Notes], rig: BrokerRig) -> None:
         sizes = [len(record["data"]["key"] + record["data"]["value"]) for record in mine.values()]
         assert (part.count, part.size) == (len(mine), sum(sizes)), "totals do not hold"
         for name, group in topic.groups.items():
-            lane = group.lane(partition)
-            done = {offset for offset in mine if offset in lane.done}
+            group_partition = group.group_partition(partition)
+            done = {offset for offset in mine if offset in group_partition.done}
             assert {offset for who, offset in notes.acked if who == name and offset in mine} <= done
-            assert (lane.count, lane.lag) == (len(done), len(mine) - len(done)), f"{name} counts what is not there"
+            assert (group_partition.count, group_partition.lag) == (len(done), len(mine) - len(done)), (
+                f"{name} counts what is not there"
+            )
 
 
 def probe(image: Image[Notes], rig: BrokerRig) -> None:
     """Groups get what they have not done, a new one gets all that is left, and it goes on being trimmed."""
-    topic = rig.broker.book.by_name.get("t")
+    topic = rig.broker.broker_state.by_name.get("t")
     if topic is None:
         return
     left = {record["$seq"] - 1 for record in rig.engine_rig.walk("@t")[0]}
@@ -167,7 +169,7 @@ class Kept(KeptByBroker[Notes]):
 
     @staticmethod
     def picture(rig: BrokerRig) -> object:
-        return rig.broker.book.capture()
+        return rig.broker.broker_state.capture()
 
 
 @pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, None), (1, 1)])

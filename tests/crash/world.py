@@ -92,7 +92,7 @@ class World:
             self.settings = replace(self.settings, **changed)
         self._readings = None
         disk = self._wrap(self.disk)
-        self.runtime = ManualRuntime(self.clock, self._seed, scribes_on=disk)
+        self.runtime = ManualRuntime(self.clock, self._seed, writer_processes_on=disk)
         self.engine = Engine(disk, self.clock, self.runtime, self.settings, entropy=SeededEntropy(0))
         return self
 
@@ -104,8 +104,8 @@ class World:
 
     def drain(self) -> None:
         """The server is killed, and the processes that write for it are not: they write what they were sent."""
-        for scribe in self.runtime.scribes:
-            scribe.drain()
+        for writer_process in self.runtime.writer_processes:
+            writer_process.drain()
         self.runtime.stop()
 
     def die_alone(self, **changed: Any) -> "World":

@@ -7,10 +7,10 @@ from msgspec import structs, to_builtins
 from driftq.config import Settings
 from driftq.engine.state.durable_feature import DurableState
 from driftq.features.broker.protocols import KeyOwner
-from driftq.features.broker.redrive_topics import BrokerLetters
+from driftq.features.broker.redrive_topics import BrokerRedriveTopics
 from driftq.features.broker.retention import Retention
 from driftq.features.broker.run_index import FoundRun, RunIndex
-from driftq.features.broker.state.broker_frames import GroupKind, LaneState, RetryBody, encode
+from driftq.features.broker.state.broker_frames import GroupKind, GroupPartitionState, RetryBody, encode
 from driftq.system.runtime import run
 from driftq.testing import SimDisk
 from driftq.testing.engine_rig import SMALL
@@ -29,8 +29,8 @@ class BrokeredRig(RegisteredRig):
     def _features(self) -> tuple[DurableState, ...]:
         registry, broker = super()._features()
         self.runs = RunIndex(100)
-        self.broker.book.listeners.append(self.runs.heard)
-        self.broker.book.enders.append(self.runs.ended)
+        self.broker.broker_state.listeners.append(self.runs.heard)
+        self.broker.broker_state.enders.append(self.runs.ended)
         return registry, self.runs, broker
 
 
@@ -66,13 +66,13 @@ def _again(rig: BrokeredRig) -> None:
     rig.run_all()
     consumer.close()
     doomed = RetryBody("g", got[-1].partition, got[-1].offset, 1, "not mine", 0, 0, doomed=True)
-    rig.run(rig.broker.book.log(rig.broker.book.by_name["t"], GroupKind.RETRY, encode(doomed)))
+    rig.run(rig.broker.broker_state.log(rig.broker.broker_state.by_name["t"], GroupKind.RETRY, encode(doomed)))
 
 
 def _trim(rig: BrokeredRig) -> None:
     """Retention takes what nobody reads, before a checkpoint and behind it."""
-    engine, runtime, book = rig.engine_rig.engine, rig.engine_rig.runtime, rig.broker.book
-    retention = Retention(engine, runtime, book, 1000)
+    engine, runtime, broker_state = rig.engine_rig.engine, rig.engine_rig.runtime, rig.broker.broker_state
+    retention = Retention(engine, runtime, broker_state, 1000)
     rig.create("aged", 2)
     for life in range(2):
         rig.produce("first", "second", topic="aged", partition_override=life)
@@ -91,7 +91,7 @@ def build() -> BrokeredRig:
     _round(rig, "before")
     rig.engine_rig.checkpoint()
     _round(rig, "after")
-    letters = BrokerLetters(rig.engine_rig.engine, rig.broker.book, rig.broker.producer)
+    letters = BrokerRedriveTopics(rig.engine_rig.engine, rig.broker.broker_state, rig.broker.producer)
     page, _ = rig.run(letters.read("dlq.t", 0, 1))
     rig.run(letters.retire("dlq.t", page[0]))
     rig.run(rig.broker.seek("t", "sought", {0: 3, 1: 5}))
@@ -103,11 +103,11 @@ def build() -> BrokeredRig:
 
 def picture(rig: BrokeredRig) -> dict[str, Any]:
     """How groups, keys and runs stand."""
-    topics = rig.broker.book.by_name.values()
+    topics = rig.broker.broker_state.by_name.values()
     return {
         "topics": {topic.name: topic.partitions for topic in topics},
         "lanes": {
-            f"{topic.name} {name}": [_lane(state) for state in group.capture()]
+            f"{topic.name} {name}": [_group_partition(state) for state in group.capture()]
             for topic in topics
             for name, group in topic.groups.items()
         },
@@ -118,10 +118,10 @@ def picture(rig: BrokeredRig) -> dict[str, Any]:
         "starts": {topic.name: topic.index.start for topic in topics},
         "totals": {topic.name: [(part.count, part.size) for part in topic.index.parts] for topic in topics},
         "doomed": {
-            f"{topic.name} {name}": sorted(offset for offset, fact in lane.retries.items() if fact.doomed)
+            f"{topic.name} {name}": sorted(offset for offset, fact in group_partition.retries.items() if fact.doomed)
             for topic in topics
             for name, group in topic.groups.items()
-            for lane in group.lanes.values()
+            for group_partition in group.group_partitions.values()
         },
         "attempts": {
             name: [trace.attempts for _, trace in found.steps]
@@ -131,7 +131,7 @@ def picture(rig: BrokeredRig) -> dict[str, Any]:
     }
 
 
-def _lane(state: LaneState) -> Any:
+def _group_partition(state: GroupPartitionState) -> Any:
     """What every version has of a lane."""
     told = to_builtins(state, str_keys=True)
     told[-1] = {offset: fact[:3] for offset, fact in told[-1].items()}

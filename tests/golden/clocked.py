@@ -52,5 +52,5 @@ def picture(rig: ClockedRig) -> dict[str, Any]:
         "running": time.running(),
         "records": records,
         "ages": [time.age(record["$ts"]) for record in records],
-        "bends": list(time.timeline.bends),
+        "bends": list(time.timeline.points),
     }

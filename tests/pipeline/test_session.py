@@ -127,11 +127,11 @@ def test_the_session_has_no_web_page_and_runs_in_utc(spark: "SparkSession") -> N
 
 
 def test_rows_come_through_sockets_of_this_user_alone(spark: "SparkSession") -> None:
-    meeting = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
+    socket_directory = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.range(1).mapInArrow(lambda batches: batches, "id bigint").count() == 1
-    assert [path for path in meeting.iterdir() if path.is_socket()]
-    assert meeting.parent.stat().st_mode & 0o077 == 0
+    assert [path for path in socket_directory.iterdir() if path.is_socket()]
+    assert socket_directory.parent.stat().st_mode & 0o077 == 0
 
 
 def test_python_processes_of_a_local_session_import_pyspark_as_it_is_installed(spark: "SparkSession") -> None:

@@ -133,8 +133,8 @@ class Shown:
         mode = self.rng.choice(["kill", "kill", "alone", *CrashMode])
         self.ready = self.fails = False
         if mode == "alone":
-            for scribe in self.rig.runtime.scribes:
-                scribe.drain()
+            for writer_process in self.rig.runtime.writer_processes:
+                writer_process.drain()
         elif self.image is not None:
             self.rig.disk, self.seen = self.image, self.promised
         if isinstance(mode, CrashMode):

@@ -122,7 +122,7 @@ class World:
         group, offset = rng.choice(sorted(self.owners))
         owner = self.owners[group, offset] if rng.random() < 0.9 else "stranger"
         partition = self.stored[offset][0]
-        entry = self.rig.broker.book.by_name["t"].groups[group].lanes[partition].open.get(offset)
+        entry = self.rig.broker.broker_state.by_name["t"].groups[group].group_partitions[partition].open.get(offset)
         leased = entry is not None and entry.state is State.LEASED
         try:
             self.rig.run(self.rig.broker.release(DeliveryKey("t", group, partition, offset), owner))
@@ -140,8 +140,10 @@ class World:
         return self.owners[group, offset] != owner
 
     def _dead(self, group: str, offset: int) -> bool:
-        lane = self.rig.broker.book.by_name["t"].groups[group].lanes[self.stored[offset][0]]
-        return self.stored[offset][2] and offset in lane.done
+        group_partition = (
+            self.rig.broker.broker_state.by_name["t"].groups[group].group_partitions[self.stored[offset][0]]
+        )
+        return self.stored[offset][2] and offset in group_partition.done
 
     def seek(self, rng: random.Random) -> None:
         """A group starts again from somewhere."""
@@ -170,37 +172,40 @@ class World:
         """What the broker counts is what there is."""
         self.look()
         self._trims()
-        topic = self.rig.broker.book.by_name["t"]
+        topic = self.rig.broker.broker_state.by_name["t"]
         letters = self._letters()
         for name, group in topic.groups.items():
             for partition in range(self.partitions):
-                lane = group.lane(partition)
+                group_partition = group.group_partition(partition)
                 mine = [offset for offset in range(self.start, len(self.stored)) if self.stored[offset][0] == partition]
-                done = {offset for offset in mine if offset in lane.done}
+                done = {offset for offset in mine if offset in group_partition.done}
                 acked = self.done[name].intersection(mine)
                 assert acked <= done, "what was acked is forgotten"
                 for offset in done - acked:
                     assert self.stored[offset][2], "what nobody acked is done"
                     assert (name, offset) in letters, "a dead letter is lost"
                     self.done[name].add(offset)
-                assert (lane.count, lane.size) == (len(done), sum(len(self.stored[o][1]) for o in done))
-                assert lane.lag == len(mine) - len(done)
-                assert len(lane.open) <= IN_FLIGHT
-                assert len(lane.done.starts) <= IN_FLIGHT + 1
+                assert (group_partition.count, group_partition.size) == (
+                    len(done),
+                    sum(len(self.stored[o][1]) for o in done),
+                )
+                assert group_partition.lag == len(mine) - len(done)
+                assert len(group_partition.open) <= IN_FLIGHT
+                assert len(group_partition.done.starts) <= IN_FLIGHT + 1
         for consumer in self.consumers:
             assert consumer.stream.held >= 0
             assert not consumer.stream.credit or consumer.stream.held <= consumer.stream.credit
 
     def _trims(self) -> None:
         """What retention has taken was done for every group."""
-        topic = self.rig.broker.book.by_name["t"]
+        topic = self.rig.broker.broker_state.by_name["t"]
         start = topic.index.start
         assert start >= self.start, "what went is back"
         for offset in range(self.start, start):
             for group in topic.groups.values():
-                lane = group.lanes.get(self.stored[offset][0])
-                assert lane is not None, "what a group has not begun is gone"
-                assert offset in lane.done, "what a group has not done is gone"
+                group_partition = group.group_partitions.get(self.stored[offset][0])
+                assert group_partition is not None, "what a group has not begun is gone"
+                assert offset in group_partition.done, "what a group has not done is gone"
         self.start = start
         for done in self.done.values():
             done.update(range(start))

@@ -20,7 +20,7 @@ STEPS = 120
 SEEDS = range(15)
 
 
-class Book:
+class BrokerState:
     """What was written to one life of a topic, and what somebody asked to have removed."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Client:
             options["node"] = "me"
         self.watcher = Watcher(world.rig, NAMES, **options)
         self.known: dict[str, set[int]] = {name: set() for name in NAMES}
-        self.lives = dict(world.books)
+        self.lives = dict(world.broker_states)
         """Which life of each topic it has heard of."""
         self.places = dict.fromkeys(NAMES, 0)
         self.gone: set[str] = set()
@@ -64,17 +64,17 @@ class Client:
         self.last_id = event.id
 
     def on_record(self, name: str, data: dict[str, Any]) -> None:
-        book = self.world.books[name]
-        assert self.lives[name] is book, "nobody said that this is another life of the name"
+        broker_state = self.world.broker_states[name]
+        assert self.lives[name] is broker_state, "nobody said that this is another life of the name"
         seqs = [record["$seq"] for record in data["records"]]
         assert seqs == sorted(set(seqs))
         assert self.places[name] <= data["from_seq"] < seqs[0]
         assert seqs[-1] <= data["to_seq"] <= data["head_seq"]
         for record in data["records"]:
-            value, node, _ = book.records[record["$seq"]]
+            value, node, _ = broker_state.records[record["$seq"]]
             assert (record["data"], record.get("$node")) == (value, node)
             assert not (self.filters and node == "me")
-            assert record["$seq"] not in book.deleted
+            assert record["$seq"] not in broker_state.deleted
         self.known[name] |= set(seqs)
         self.pass_over(name, data["to_seq"])  # also what was filtered before this batch, in silence
 
@@ -82,8 +82,8 @@ class Client:
         if data["reason"] == "recreated":
             self.known[name] = set(range(1, data["earliest_seq"]))
             self.places[name] = data["earliest_seq"] - 1
-            assert self.lives[name] is not self.world.books[name]
-            self.lives[name] = self.world.books[name]
+            assert self.lives[name] is not self.world.broker_states[name]
+            self.lives[name] = self.world.broker_states[name]
             return
         self.pass_over(name, data["gap_from"] - 1)
         assert data["missed_estimate"] == data["gap_to"] - data["gap_from"] + 1
@@ -98,11 +98,13 @@ class Client:
 
     def pass_over(self, name: str, seq: int) -> None:
         """What lies up to here and was not delivered must have been deleted or filtered."""
-        book = self.world.books[name]
+        broker_state = self.world.broker_states[name]
         for passed in range(self.places[name] + 1, seq + 1):
             if passed not in self.known[name]:
-                node = book.records[passed][1]
-                assert passed in book.deleted or (self.filters and node == "me"), f"{name}: {passed} was skipped"
+                node = broker_state.records[passed][1]
+                assert passed in broker_state.deleted or (self.filters and node == "me"), (
+                    f"{name}: {passed} was skipped"
+                )
                 self.known[name].add(passed)
         self.places[name] = seq
 
@@ -128,7 +130,7 @@ class World:
         cache = rng.choice((1, 1 << 20))
         self.rig = ServerRig(seed=seed, cache_bytes=cache, segment_max_events=rng.choice((4, 64)))
         self.rig.disk.cached = cache > 1
-        self.books: dict[str, Book] = {}
+        self.broker_states: dict[str, BrokerState] = {}
         for name in NAMES:
             self.make(name)
         self.client = Client(self, rng)
@@ -142,12 +144,12 @@ class World:
             "ttl_ms": rng.choice((0, 0, 500)),
         }
         self.rig.ok("PUT", f"/v0/topics/{name}", config)
-        self.books.setdefault(name, Book())
+        self.broker_states.setdefault(name, BrokerState())
 
     def write(self) -> None:
         """Some records."""
         name = self.rng.choice(NAMES)
-        if name not in self.books:
+        if name not in self.broker_states:
             return
         records = []
         for _ in range(self.rng.choice((1, 1, 2, 10))):
@@ -156,22 +158,22 @@ class World:
             records.append(record if node is None else record | {"node": node})
         first = self.rig.ok("POST", f"/v0/topics/{name}", {"records": records})["first_seq"]
         for seq, record in enumerate(records, first):
-            self.books[name].records[seq] = (record["data"], record.get("node"), record["tag"])
+            self.broker_states[name].records[seq] = (record["data"], record.get("node"), record["tag"])
 
     def delete_records(self) -> None:
         """By seq, or by tag."""
         self.client.hear()  # what it gets after this was read after this
         name = self.rng.choice(NAMES)
-        if name not in self.books:
+        if name not in self.broker_states:
             return
-        book = self.books[name]
+        broker_state = self.broker_states[name]
         if self.rng.random() < 0.5:
-            before = self.rng.randint(1, len(book.records) + 2)
-            book.deleted |= {seq for seq in book.records if seq < before}
+            before = self.rng.randint(1, len(broker_state.records) + 2)
+            broker_state.deleted |= {seq for seq in broker_state.records if seq < before}
             self.rig.ok("POST", f"/v0/topics/{name}/delete", {"before_seq": before})
         else:
             tag = self.rng.choice("xyz")
-            book.deleted |= {seq for seq, record in book.records.items() if record[2] == tag}
+            broker_state.deleted |= {seq for seq, record in broker_state.records.items() if record[2] == tag}
             self.rig.ok("POST", f"/v0/topics/{name}/delete", {"match": tag})
 
     def remake(self) -> None:
@@ -181,7 +183,7 @@ class World:
         self.client.stall(stalled=stalled)
         self.client.hear()
         self.rig.ok("DELETE", f"/v0/topics/{name}")
-        self.books.pop(name, None)
+        self.broker_states.pop(name, None)
         if not stalled:
             self.client.hear()
         if self.rng.random() < 0.8:
@@ -190,7 +192,7 @@ class World:
     def change(self) -> None:
         """Another config for a topic that is there."""
         name = self.rng.choice(NAMES)
-        if name in self.books:
+        if name in self.broker_states:
             self.make(name)
 
     def wait(self) -> None:
@@ -224,8 +226,8 @@ def test_a_client_that_comes_back_can_account_for_every_record(seed: int) -> Non
     client.hear()
     client.come_back()
     client.hear()
-    for name, book in world.books.items():
+    for name, broker_state in world.broker_states.items():
         head = world.rig.ok("GET", f"/v0/topics/{name}")["head_seq"]
-        assert client.lives[name] is book
+        assert client.lives[name] is broker_state
         assert client.places[name] == head
-        assert client.known[name] >= set(book.records), name
+        assert client.known[name] >= set(broker_state.records), name

@@ -360,7 +360,7 @@ class World:
             if name in self.topics:
                 self._check_topic(name, rng)
         assert not self.rig.order.violations
-        assert not self.rig.engine.filing.failures
+        assert not self.rig.engine.segment_files.failures
         usage = self.rig.engine.blocks.usage
         for name in self.topics:
             self.rig.topic(name)

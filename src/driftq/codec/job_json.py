@@ -11,7 +11,7 @@ from driftq.storage.blocks.block import RowSource
 T = TypeVar("T")
 
 
-class Handed(NamedTuple):
+class ClaimLease(NamedTuple):
     """The lease of one claim, and the number of deliveries of those jobs that were delivered before."""
 
     number: int
@@ -19,7 +19,7 @@ class Handed(NamedTuple):
     again: Mapping[int, int]
 
 
-def render_jobs(slices: Sequence[Slice], handed: Handed) -> list[bytes]:
+def render_jobs(slices: Sequence[Slice], handed: ClaimLease) -> list[bytes]:
     """Return one JSON text per job, in the order of the rows."""
     jobs: list[bytes] = []
     for source, rows in slices:
@@ -27,7 +27,7 @@ def render_jobs(slices: Sequence[Slice], handed: Handed) -> list[bytes]:
     return jobs
 
 
-def _render(source: RowSource, rows: Sequence[int], handed: Handed) -> list[bytes]:
+def _render(source: RowSource, rows: Sequence[int], handed: ClaimLease) -> list[bytes]:
     """Return the text of each job. Values that all rows share are in the template, the others in columns."""
     first, last = rows[0], rows[-1] + 1
     picks = None if len(rows) == last - first else [row - first for row in rows]

@@ -11,7 +11,7 @@ from driftq.engine.state.block_cache import Blocks, unavailable
 from driftq.engine.state.control_frames import HoleBody, encode_body
 from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.engine.write.state_changes import apply_hole
 from driftq.errors import DriftQError
 from driftq.model.tombstone import Reason
@@ -30,10 +30,12 @@ class Fetch(Pending[None], eq=False, kw_only=True):
 class Fetching:
     """Owns the threads that read blocks, and stores or reports what they find."""
 
-    def __init__(self, runtime: Runtime, blocks: Blocks, journal: Journal, changed: Callable[[Topic], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, blocks: Blocks, change_log: ChangeLog, changed: Callable[[Topic], None]
+    ) -> None:
         self._runtime = runtime
         self._blocks = blocks
-        self._journal = journal
+        self._change_log = change_log
         self._changed = changed
         self._readers: SerialWorker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
         self._cold_readers: SerialWorker[Callable[[], None]] | None = None
@@ -107,7 +109,7 @@ class Fetching:
             self._changed(topic)
 
         try:
-            self._journal.control(topic, Kind.HOLE, encode_body(body), apply).then(settle)
+            self._change_log.control(topic, Kind.HOLE, encode_body(body), apply).then(settle)
         except DriftQError as error:
             answer.fail(error)
 

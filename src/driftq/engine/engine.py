@@ -16,7 +16,7 @@ from driftq.engine.files.checkpoint import Checkpointer
 from driftq.engine.files.checkpoint_health import CheckpointRecord
 from driftq.engine.files.index_rebuild import Mending
 from driftq.engine.files.relocation import Relocation
-from driftq.engine.files.segment_files import Filing, SegmentPolicy
+from driftq.engine.files.segment_files import SegmentFiles, SegmentPolicy
 from driftq.engine.idle_topics import IdleTopics
 from driftq.engine.key_expiry import KeyWindows
 from driftq.engine.load.disk_forecast import SpaceWatch
@@ -30,7 +30,7 @@ from driftq.engine.read.time_lookup import cursor_at
 from driftq.engine.read.topic_page import Page, PageQuery, Slice, read_page
 from driftq.engine.read.waiting_readers import Wakeups
 from driftq.engine.recovery.deferred_load import Loading
-from driftq.engine.recovery.derived_copies import Deriver, Upstream
+from driftq.engine.recovery.derived_copies import Deriver, TopicCopier
 from driftq.engine.recovery.recovery import Recovery
 from driftq.engine.recovery.recovery_report import ReplayReport
 from driftq.engine.state.block_cache import Blocks
@@ -41,7 +41,7 @@ from driftq.engine.state.topic import Topic
 from driftq.engine.upkeep import Upkeep
 from driftq.engine.write.appender import Appender, AppendResult, PendingWrite
 from driftq.engine.write.catalog_writer import CatalogWriter
-from driftq.engine.write.change_log import Journal, forward
+from driftq.engine.write.change_log import ChangeLog, forward
 from driftq.engine.write.copier import Copier
 from driftq.engine.write.deleter import Deleted, Deleter
 from driftq.engine.write.floor_log import FloorLog
@@ -65,8 +65,8 @@ from driftq.storage.blocks.rows import Row, Rows
 from driftq.storage.layout import Layout
 from driftq.storage.segments.cold_store import ColdStore
 from driftq.storage.segments.hot_store import SegmentStore
-from driftq.storage.segments.segment_process import SegmentScribe
-from driftq.storage.space_reserve import Ballast
+from driftq.storage.segments.segment_process import SegmentProcess
+from driftq.storage.space_reserve import SpaceReserve
 from driftq.storage.wal.shards import Shards
 from driftq.system.clock import Clock
 from driftq.system.disk import Disk
@@ -174,19 +174,21 @@ class Engine:
         self._writes = FileThread(runtime, "driftq-blocks")
         self._thread = FileThread(runtime, "driftq-files")
         policy = SegmentPolicy(settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms)
-        scribe = runtime.scribe()
-        self._scribe = None if scribe is None else SegmentScribe(scribe, self._lock, layout.data)
-        self.filing = Filing(
-            layout, self._writes, self._thread, self._scribe, self._clock, self.blocks, self.indexes, policy
+        writer_process = runtime.writer_process()
+        self._writer_process = (
+            None if writer_process is None else SegmentProcess(writer_process, self._lock, layout.data)
+        )
+        self.segment_files = SegmentFiles(
+            layout, self._writes, self._thread, self._writer_process, self._clock, self.blocks, self.indexes, policy
         )
         if deriver is not None:
-            deriver.attach(self.catalog, self.filing)
+            deriver.attach(self.catalog, self.segment_files)
         self._recovery = Recovery(
             layout,
             self.catalog,
             store,
             cold,
-            self.filing,
+            self.segment_files,
             self.indexes,
             self.time,
             deriver,
@@ -211,31 +213,31 @@ class Engine:
             keeps_reserve=settings.disk_reserve_bytes > 0,
         )
         self._watch_writers()
-        self.journal = Journal(runtime, self.time, self.shards, self.unsealed, self.filing.space)
+        self.change_log = ChangeLog(runtime, self.time, self.shards, self.unsealed, self.segment_files.space)
         self.pressure = Pressure(runtime, clock, self.shards)
         self.wakeups = Wakeups(runtime)
         self.synced = SyncWakeups(runtime, self.catalog, self.shards)
-        self.upstreams: list[Upstream] = []
-        self.listeners: list[Callable[[Topic], None]] = [self.filing.changed, self._wake]
+        self.topic_copiers: list[TopicCopier] = []
+        self.listeners: list[Callable[[Topic], None]] = [self.segment_files.changed, self._wake]
         """Called when a topic has new records."""
         self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
-        self._appender = Appender(self.journal, self.publish, self.quota)
+        self._appender = Appender(self.change_log, self.publish, self.quota)
         self._appender.losses.on_covered = self._covered
-        self.publisher = Publisher(runtime, self.journal, self.publish, self.synced.after)
-        self.copier = Copier(self.journal, self._appender, self.quota, self.publish)
-        self.writer = CatalogWriter(self.catalog, self.journal, self._gone)
-        self.catalog.watch_floors(FloorLog(self.journal, runtime).moved)
+        self.publisher = Publisher(runtime, self.change_log, self.publish, self.synced.after)
+        self.copier = Copier(self.change_log, self._appender, self.quota, self.publish)
+        self.writer = CatalogWriter(self.catalog, self.change_log, self._gone)
+        self.catalog.watch_floors(FloorLog(self.change_log, runtime).moved)
         self.key_windows = KeyWindows(self.catalog)
-        self._deleter = Deleter(self.journal, self.indexes)
+        self._deleter = Deleter(self.change_log, self.indexes)
         self._make_upkeep(layout, clock)
-        self.loading = Loading(runtime, self._recovery.late, self.filing.changed, self._loaded)
+        self.loading = Loading(runtime, self._recovery.late, self.segment_files.changed, self._loaded)
         self.catalog.load_late = self.loading.finish
         self.catalog.wait_for_late = self.loading.wait_for_all
         self._closing: Pending[bool] | None = None
         for topic in self.catalog.visible():
-            self.filing.deleted_rows(topic)
+            self.segment_files.deleted_rows(topic)
         self._remove_deleted()
-        Mending(self.filing, self.blocks.store, self._recovery.unsure).go_on()
+        Mending(self.segment_files, self.blocks.store, self._recovery.unsure).go_on()
         self.upkeep.start()
         self.pressure.start()
         self.loading.start()
@@ -243,42 +245,42 @@ class Engine:
     def _make_upkeep(self, layout: Layout, clock: Clock) -> None:
         """Create the parts for periodic work, mainly checkpoints."""
         settings, runtime = self.settings, self._runtime
-        ballast = Ballast(layout, settings.disk_reserve_bytes)
+        space_reserve = SpaceReserve(layout, settings.disk_reserve_bytes)
         self.checkpointer = Checkpointer(
             layout,
             self.shards,
             self.catalog,
-            self.filing,
+            self.segment_files,
             self._thread,
             self.blocks,
             self.time,
             self._appender.losses,
-            self.journal.space,
-            ballast,
+            self.change_log.space,
+            space_reserve,
             self.recovered.snapshot,
             CheckpointRecord(self._clock),
         )
         relocation = (
             None
             if self.blocks.cold is None
-            else Relocation(settings, self._thread, self.blocks, self.catalog, self.filing)
+            else Relocation(settings, self._thread, self.blocks, self.catalog, self.segment_files)
         )
         self.space = SpaceWatch(clock, layout.data)
-        self.fetching = Fetching(runtime, self.blocks, self.journal, self.filing.changed)
+        self.fetching = Fetching(runtime, self.blocks, self.change_log, self.segment_files.changed)
         self.upkeep = Upkeep(
             runtime,
             settings,
             self.catalog,
-            self.journal,
+            self.change_log,
             self._appender,
-            self.filing,
+            self.segment_files,
             self.checkpointer,
             relocation,
             self.space,
             self.fetching,
             self._wake_all,
             self.key_windows,
-            ballast,
+            space_reserve,
         )
         self.relocation = relocation
 
@@ -292,7 +294,7 @@ class Engine:
             self._runtime,
             self._clock,
             self.shards,
-            self._scribe,
+            self._writer_process,
             self._writes,
             self.unsealed,
             grace_ms=settings.wal_stop_grace_ms,
@@ -386,7 +388,7 @@ class Engine:
         self.check_open()
         if name not in self.catalog.by_name:
             return self._tell_waiters(name, self.writer.put(name, config))
-        return self._tell_waiters(name, _again_if_full(self.journal.space, lambda: self.writer.put(name, config)))
+        return self._tell_waiters(name, _again_if_full(self.change_log.space, lambda: self.writer.put(name, config)))
 
     def ensure_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
         """Create a topic unless it exists; the result is whether it was created."""
@@ -396,7 +398,7 @@ class Engine:
     def patch_topic(self, name: str, patch: TopicPatch) -> Pending[TopicConfig]:
         """Change some fields of a topic's config; the result is the whole config."""
         self.check_open()
-        return self._tell_waiters(name, _again_if_full(self.journal.space, lambda: self.writer.patch(name, patch)))
+        return self._tell_waiters(name, _again_if_full(self.change_log.space, lambda: self.writer.patch(name, patch)))
 
     def _tell_waiters(self, name: str, changed: Pending[T]) -> Pending[T]:
         """Wake those who wait for a topic when its config changes, because it may have more room then."""
@@ -406,7 +408,7 @@ class Engine:
     def delete_topic(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
         """Delete a topic; the result is whether it existed."""
         self.check_open()
-        deleted = _again_if_full(self.journal.space, lambda: self.writer.delete(name, if_empty=if_empty))
+        deleted = _again_if_full(self.change_log.space, lambda: self.writer.delete(name, if_empty=if_empty))
         deleted.then(lambda _: self._remove_deleted())
         deleted.then(lambda _: self.wakeups.wake(name))
         deleted.then(lambda _: self.synced.wake(name))
@@ -425,7 +427,7 @@ class Engine:
         self.check_open()
         topic = self.catalog.get(name)
         deleted = self._deleter.delete(topic, before_seq=before_seq, match=match, seqs=seqs, sync=sync)
-        deleted.then(lambda _: self.filing.deleted_rows(topic))
+        deleted.then(lambda _: self.segment_files.deleted_rows(topic))
         deleted.then(lambda _: self.wakeups.wake(name))
         return deleted
 
@@ -439,7 +441,7 @@ class Engine:
         sync: bool = True,
         in_order: bool = True,
     ) -> Pending[None]:
-        """Log a frame of a feature's own kind and apply it at its commit point; `in_order` as in `Journal.control`."""
+        """Log a frame of a feature's own kind, and apply it at its commit point. See `ChangeLog.control`."""
         self.check_open()
 
         def apply(op: int, ts: int) -> None:
@@ -447,7 +449,7 @@ class Engine:
             topic.changed = True
             feature.apply(kind, topic, ts, body)
 
-        return self.journal.control(topic, kind, body, apply, sync=sync, in_order=in_order)
+        return self.change_log.control(topic, kind, body, apply, sync=sync, in_order=in_order)
 
     # Reading
 
@@ -459,7 +461,7 @@ class Engine:
 
     def bring(self, topic: Topic) -> Pending[None] | None:
         """Make routers copy into a topic what is due; returns None when there is nothing to wait for."""
-        waiting = [due for upstream in self.upstreams if (due := upstream.bring(topic)) is not None]
+        waiting = [due for topic_copier in self.topic_copiers if (due := topic_copier.bring(topic)) is not None]
         return run(_all_of(waiting)) if waiting else None
 
     async def fresh(self, name: str) -> Topic:
@@ -488,7 +490,7 @@ class Engine:
 
     def synced_seq(self, topic: Topic) -> int:
         """Return the highest seq that is known to be on stable storage."""
-        return synced_seq(topic, self.journal.shard_of(topic))
+        return synced_seq(topic, self.change_log.shard_of(topic))
 
     def synced_or_none(self, topic: Topic) -> int | None:
         """Return `synced_seq` as it is reported to callers: None for an `ephemeral` topic."""
@@ -496,21 +498,21 @@ class Engine:
 
     def sync_shard(self, topic: Topic) -> Pending[None]:
         """Return a Pending that settles when everything queued now for a topic's shard is synced and applied."""
-        shard = self.journal.shard_of(topic)
+        shard = self.change_log.shard_of(topic)
         shard.check_room()
         synced: Pending[None] = Pending()
         shard.sync(lambda _, error: synced.resolve(None) if error is None else synced.fail(error))
-        self.journal.schedule()
+        self.change_log.schedule()
         return synced
 
     def hurry(self, topic: Topic) -> bool:
         """Request an immediate sync if the topic has unsynced records. Returns whether one was requested."""
-        shard = self.journal.shard_of(topic)
+        shard = self.change_log.shard_of(topic)
         self.synced_seq(topic)
         if not topic.unsynced or not shard.has_room:
             return False
         shard.sync(None)
-        self.journal.schedule()
+        self.change_log.schedule()
         return True
 
     def diff(self, name: str, query: PageQuery) -> Page | Fetch:
@@ -554,8 +556,8 @@ class Engine:
         under_way = any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values())
         # Wait for seals: a segment sealed after the last checkpoint is unknown to it, and the next start would seal it
         # again.
-        filing = self.filing.busy and self._clock.monotonic_ns() < patience_ns
-        if (under_way or filing) and all(shard.stopped is None for shard in self.shards.all):
+        segment_files = self.segment_files.busy and self._clock.monotonic_ns() < patience_ns
+        if (under_way or segment_files) and all(shard.stopped is None for shard in self.shards.all):
             self._runtime.later(1, lambda: self._close_when_quiet(patience_ns))
             return
         self.checkpointer.run(clean=True).then(lambda done: self._closed_or_again(installed=done.result()))
@@ -565,7 +567,7 @@ class Engine:
         if installed or not self.checkpointer.lacked:
             self._closed(installed=installed)
             return
-        self.journal.space.shrink_logs()
+        self.change_log.space.shrink_logs()
 
         def again() -> None:
             self.checkpointer.run(clean=True).then(lambda done: self._closed(installed=done.result()))
@@ -575,9 +577,9 @@ class Engine:
     def _closed(self, *, installed: bool) -> None:
         self.writers.end()
         self.shards.close()
-        self.upkeep.keep_ballast()
-        if self._scribe is not None:
-            self._scribe.close()
+        self.upkeep.keep_space_reserve()
+        if self._writer_process is not None:
+            self._writer_process.close()
         self._writes.close()
         self._thread.close()
         self.fetching.close()
@@ -617,14 +619,14 @@ class Engine:
     def _remove_deleted(self) -> None:
         deleted, self.catalog.deleted = self.catalog.deleted, []
         for topic in deleted:
-            self.filing.remove_topic(topic)
+            self.segment_files.remove_topic(topic)
 
     @property
     def refusal(self) -> DriftQError | None:
         """Return the error that writes are refused with while the disk is full or the log writer hangs; else None."""
         full = (shard.failing for shard in self.shards.all if shard.read_only)
         hung = (shard.hung for shard in self.shards.all if shard.hung is not None)
-        return self.journal.space.refusal or next(full, next(hung, None))
+        return self.change_log.space.refusal or next(full, next(hung, None))
 
     def check_open(self) -> None:
         """Raise ShuttingDownError if the engine is closing."""

@@ -30,7 +30,7 @@ Invariants
 import logging
 from collections.abc import Callable
 
-from driftq.engine.timeline import CREEPS, FOLLOWS, STOPPED, Bend, ClockBody, Timeline
+from driftq.engine.timeline import CREEPS, FOLLOWS, STOPPED, ClockBody, Timeline, TimelinePoint
 from driftq.system.clock import Clock
 
 AHEAD_MS = 2000
@@ -130,7 +130,7 @@ class EngineTime:
             stamp = max(stamp, last + 1)
             if pace == FOLLOWS and stamp > wall:
                 pace = CREEPS
-            timeline.add(Bend(stamp, max(now, running), pace))
+            timeline.add(TimelinePoint(stamp, max(now, running), pace))
             self._unlogged = True
             self._creep = (stamp, running)
         elif follows:
@@ -138,8 +138,8 @@ class EngineTime:
         self._stamped = stamp
         if self._unlogged:
             self.log()
-        last_bend = timeline.bends[-1]
-        straight = last_bend.moment - last_bend.stamp == self.offset
+        last_point = timeline.points[-1]
+        straight = last_point.moment - last_point.stamp == self.offset
         self._plain = pace == FOLLOWS and straight and not self._floor and not self._unlogged
         return stamp
 
@@ -166,13 +166,13 @@ class EngineTime:
 
     def state(self) -> ClockBody:
         """Return the state that a restart needs."""
-        return ClockBody(self.running(), self.offset, self._stamped, list(self.timeline.bends))
+        return ClockBody(self.running(), self.offset, self._stamped, list(self.timeline.points))
 
     def restore(self, state: ClockBody) -> None:
         """Load the state of an earlier run, from a checkpoint or the log; the newest one counts."""
         if state.moment >= self._reached:
             self._reached = state.moment
-            self.timeline.restore(state.bends)
+            self.timeline.restore(state.points)
             self.offset = state.offset
             self._stamped = max(self._stamped, state.stamp)
 
@@ -238,7 +238,7 @@ class EngineTime:
             self._floor = 0
             if self.timeline.pace == STOPPED:
                 self.stamp()
-        last = self.timeline.bends[-1]
+        last = self.timeline.points[-1]
         return running - ((running - last.moment) & 1) if last.pace == CREEPS else running
 
     def _creeping(self, running: int) -> int:

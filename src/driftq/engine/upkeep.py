@@ -17,7 +17,7 @@ from driftq.engine.block_fetch import Fetching
 from driftq.engine.files.checkpoint import Checkpointer
 from driftq.engine.files.lost_segments import passed
 from driftq.engine.files.relocation import Relocation
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.key_expiry import KeyWindows
 from driftq.engine.load.disk_forecast import SpaceWatch
 from driftq.engine.read.topic_page import Missing
@@ -26,10 +26,10 @@ from driftq.engine.state.control_frames import TimeSeenBody, encode_body
 from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import Appender
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.model.limits import MIB
 from driftq.storage.blocks.frame import Kind, encode_control
-from driftq.storage.space_reserve import Ballast
+from driftq.storage.space_reserve import SpaceReserve
 from driftq.storage.wal.group_commit import Submission
 from driftq.system.machine import give_freed_memory_back
 from driftq.system.runtime import Pending, Runtime, Timer
@@ -56,23 +56,23 @@ class Upkeep:
         runtime: Runtime,
         settings: Settings,
         catalog: Catalog,
-        journal: Journal,
+        change_log: ChangeLog,
         appender: Appender,
-        filing: Filing,
+        segment_files: SegmentFiles,
         checkpointer: Checkpointer,
         relocation: Relocation | None,
         space: SpaceWatch,
         fetching: Fetching,
         woke: Callable[[], None],
         key_windows: KeyWindows,
-        ballast: Ballast,
+        space_reserve: SpaceReserve,
     ) -> None:
         self._runtime = runtime
         self._settings = settings
         self._catalog = catalog
-        self._journal = journal
+        self._change_log = change_log
         self._appender = appender
-        self._filing = filing
+        self._segment_files = segment_files
         self._checkpointer = checkpointer
         self._relocation = relocation
         self._space = space
@@ -80,7 +80,7 @@ class Upkeep:
         self._fetching_for: set[Topic] = set()
         self._woke = woke
         self._key_windows = key_windows
-        self._ballast = ballast
+        self._space_reserve = space_reserve
         self._relieving = False
         self._shrunk = False
         """Whether the logs have given back what they could since the last checkpoint that had room."""
@@ -89,7 +89,7 @@ class Upkeep:
         self._ticks = 0
         self._written_before = 0
         self._tidied_at = 0
-        self._last_checkpoint_ms = journal.time.running()
+        self._last_checkpoint_ms = change_log.time.running()
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -97,14 +97,14 @@ class Upkeep:
 
         Records may have expired while the server was down, and readers see that at once, so the time must be logged.
         """
-        self._filing.in_background(self._space.look)
+        self._segment_files.in_background(self._space.look)
         self._timer = self._runtime.later(1, self._tick)
-        self._journal.space.on_short = self.relieve
-        self._journal.space.on_roomy = self.keep_ballast
-        self._journal.space.free_last = partial(self._filing.in_background, self._ballast.release)
-        for shard in self._journal.shards.all:
+        self._change_log.space.on_short = self.relieve
+        self._change_log.space.on_roomy = self.keep_space_reserve
+        self._change_log.space.free_last = partial(self._segment_files.in_background, self._space_reserve.release)
+        for shard in self._change_log.shards.all:
             shard.look_for_room()
-        self.keep_ballast()
+        self.keep_space_reserve()
 
     def stop(self) -> None:
         """Stop the timer; no more ticks."""
@@ -121,12 +121,12 @@ class Upkeep:
 
     def _look_after(self) -> None:
         self._ticks += 1
-        time = self._journal.time
+        time = self._change_log.time
         if time.look():
             self._woke()
         now = time.now()
-        self._filing.flip()
-        self._filing.retry()
+        self._segment_files.flip()
+        self._segment_files.retry()
         for topic in list(self._catalog.visible()):
             if topic.late:
                 continue
@@ -134,9 +134,9 @@ class Upkeep:
             topic.evict()  # Earlier calls leave a block that was unavailable.
             if topic.unread is not None and topic not in self._fetching_for:
                 self._fetch_front(topic, topic.unread)
-            self._filing.roll_by_age(topic, now)
+            self._segment_files.roll_by_age(topic, now)
             if topic.dropped:
-                self._filing.drop(topic)
+                self._segment_files.drop(topic)
         self._note_time()
         self._appender.reservations.idle.look(now)
         self._key_windows.look(now)
@@ -156,71 +156,71 @@ class Upkeep:
             if done.error is None:
                 topic.unread = None
                 if topic.visible:
-                    topic.expire(self._journal.time.now())
+                    topic.expire(self._change_log.time.now())
                     topic.evict()
-                    self._filing.changed(topic)
+                    self._segment_files.changed(topic)
             fetch.held.clear()
 
         fetch.then(settle)
 
     def _slow(self) -> None:
-        self._filing.in_background(self._space.look)
+        self._segment_files.in_background(self._space.look)
         if self._relocation is not None:
             self._relocation.run()
-        for topic_id, first_seq in passed(self._filing.lost, self._catalog):
-            self._filing.in_background(partial(self._filing.lost.drop, topic_id, first_seq))
-        self.keep_ballast()
+        for topic_id, first_seq in passed(self._segment_files.lost, self._catalog):
+            self._segment_files.in_background(partial(self._segment_files.lost.drop, topic_id, first_seq))
+        self.keep_space_reserve()
 
     def _tidy_memory(self) -> None:
         """Return freed memory to the kernel once, in the first tick with few writes after many."""
-        written = sum(shard.counters.bytes for shard in self._journal.shards.all)
+        written = sum(shard.counters.bytes for shard in self._change_log.shards.all)
         quiet, self._written_before = written - self._written_before < _QUIET_BYTES, written
-        if quiet and written - self._tidied_at >= _TIDY_BYTES and not self._filing.busy:
+        if quiet and written - self._tidied_at >= _TIDY_BYTES and not self._segment_files.busy:
             self._tidied_at = written
-            self._filing.in_background(give_freed_memory_back)
+            self._segment_files.in_background(give_freed_memory_back)
 
     def checkpoint(self) -> None:
         """Take a checkpoint now, whether or not one is due."""
-        self._last_checkpoint_ms = self._journal.time.running()
+        self._last_checkpoint_ms = self._change_log.time.running()
         self._checkpointer.run().then(lambda done: self._checkpointed(installed=done.result()))
 
     def relieve(self) -> None:
         """Take a checkpoint for the log and segments that it frees, because space is short; at most one a second."""
         if not self._relieving:
             self._relieving = True
-            self._journal.space.relief_begins()
-            age = self._journal.time.running() - self._last_checkpoint_ms
+            self._change_log.space.relief_begins()
+            age = self._change_log.time.running() - self._last_checkpoint_ms
             self._runtime.later(max(0, TICK_MS - age) if self._relieved else 0, self._relieve)
 
     def _relieve(self) -> None:
         self._relieving = False
-        if self._timer is not None and self._journal.space.short:
+        if self._timer is not None and self._change_log.space.short:
             self._relieved = True
             self.checkpoint()
         else:
-            self._journal.space.relief_ends()
+            self._change_log.space.relief_ends()
 
     def _checkpointed(self, *, installed: bool) -> None:
         if installed:
-            self.keep_ballast()
-            self._filing.retry()
-            self._relieved, self._shrunk = self._journal.space.short, False
+            self.keep_space_reserve()
+            self._segment_files.retry()
+            self._relieved, self._shrunk = self._change_log.space.short, False
         elif self._checkpointer.lacked and not self._shrunk:
             self._shrunk = True
-            self._journal.space.shrink_logs()
+            self._change_log.space.shrink_logs()
             self._runtime.later(_SHRINK_MS, self._relieve)
             return
-        self._journal.space.relief_ends()
+        self._change_log.space.relief_ends()
 
-    def keep_ballast(self) -> None:
+    def keep_space_reserve(self) -> None:
         """Reserve space for the next checkpoint, up to twice the size of the last one; refuse records without it."""
         if not self._checkpointer.lacked:
             size = 2 * self._checkpointer.bytes_written
-            self._filing.in_background(partial(self._ballast.keep, size), self._ballast_looked_after)
+            self._segment_files.in_background(partial(self._space_reserve.keep, size), self._space_reserve_checked)
 
-    def _ballast_looked_after(self) -> None:
-        error = None if self._ballast.is_whole else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._journal.space.note(self._ballast, error)
+    def _space_reserve_checked(self) -> None:
+        error = None if self._space_reserve.is_whole else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._change_log.space.note(self._space_reserve, error)
 
     def _due(self, now: int) -> bool:
         if not self._catalog.by_id:
@@ -231,7 +231,7 @@ class Upkeep:
             return True
         if self._checkpointer.lacked and age >= TICK_MS:
             return self._checkpointer.has_room()
-        if self._journal.space.short and written > 0 and age >= _SETTLE_MS:
+        if self._change_log.space.short and written > 0 and age >= _SETTLE_MS:
             return True
         return written > 0 and age >= self._settings.checkpoint_interval_ms
 
@@ -239,15 +239,15 @@ class Upkeep:
     def _awaited(self) -> bool:
         """Whether something needs a checkpoint, even if nothing is written."""
         lost = bool(self._appender.losses)
-        return lost or self._filing.waiting or (self._relocation is not None and self._relocation.waiting)
+        return lost or self._segment_files.waiting or (self._relocation is not None and self._relocation.waiting)
 
     def _note_time(self) -> None:
         """Log the time seen if a topic has a TTL, so that expired records stay expired after a restart."""
         if not any(topic.config.ttl_ms for topic in self._catalog.visible()):
             return
-        if self._journal.space.short and self._ticks % _SHORT_TICKS:
+        if self._change_log.space.short and self._ticks % _SHORT_TICKS:
             return
-        shard, time = self._journal.shards.all[0], self._journal.time
+        shard, time = self._change_log.shards.all[0], self._change_log.time
         if shard.stopped is None:
             frame = encode_control(
                 Kind.TIME_SEEN,
@@ -258,4 +258,4 @@ class Upkeep:
                 synced_to=shard.synced_to,
             )
             shard.submit(Submission([frame], sync=False, done=None, prompt=False, uses_reserve=True))
-            self._journal.schedule()
+            self._change_log.schedule()

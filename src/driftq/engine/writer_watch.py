@@ -30,7 +30,7 @@ from functools import partial
 from driftq.engine.load.unsealed_limit import UnsealedLimit
 from driftq.errors import ThrottledError
 from driftq.model.v0_answers import WriterState
-from driftq.storage.segments.segment_process import SegmentScribe
+from driftq.storage.segments.segment_process import SegmentProcess
 from driftq.storage.wal.group_commit import Shard
 from driftq.storage.wal.shards import Shards
 from driftq.system.clock import Clock
@@ -104,7 +104,7 @@ class Writers:
         runtime: Runtime,
         clock: Clock,
         shards: Shards,
-        segments: SegmentScribe | None,
+        segments: SegmentProcess | None,
         blocks_thread: FileThread,
         unsealed: UnsealedLimit,
         *,

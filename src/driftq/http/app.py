@@ -30,7 +30,7 @@ from driftq.http.v0.streams.job_stream import JobStreamEndpoint
 from driftq.http.v0.streams.watch_sessions import Watches
 from driftq.http.v0.streams.websocket_session import Sockets
 from driftq.http.v0.topics import TopicEndpoints
-from driftq.http.v1.broker_api import Dialect
+from driftq.http.v1.broker_api import BrokerApi
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -69,7 +69,7 @@ class App:
         self._table = RouteTable(self.routes, fence_of(server.engine))
         self._own = {_first_segment(route.path) for route in self.routes}
         """First segments of the paths of this API; every other path goes to the broker, even an unknown one."""
-        self.broker = Dialect(server, self._keys)
+        self.broker = BrokerApi(server, self._keys)
 
     def handle(self, request: Request) -> Answer:
         """Return the answer to a request, or a promise of it. Never raises."""

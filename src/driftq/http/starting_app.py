@@ -23,7 +23,7 @@ _READY = ("/v0/ready", "/readyz")
 _METRICS = "/v0/metrics"
 
 
-class Threshold:
+class StartingApp:
     """Answers requests until the app exists, then passes them to it."""
 
     def __init__(self, server: Server, keys: ApiKeys | None = None) -> None:

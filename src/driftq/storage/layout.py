@@ -87,7 +87,7 @@ class Layout:
         return f"{self.data}/.driftq.lock"
 
     @property
-    def ballast_path(self) -> str:
+    def space_reserve_path(self) -> str:
         """Return the path of the file that only takes space."""
         return f"{self.data}/.driftq.reserve"
 

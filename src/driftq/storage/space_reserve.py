@@ -17,12 +17,12 @@ from driftq.system.disk import File, Site, write_zeros
 _LEFT_FREE = 64 * 1024
 
 
-class Ballast:
+class SpaceReserve:
     """The space reserve of one data directory. Its methods wait for the disk: they are for a thread."""
 
     def __init__(self, layout: Layout, size: int) -> None:
         self._disk = layout.disk
-        self._path = layout.ballast_path
+        self._path = layout.space_reserve_path
         self._directory = layout.data
         self._least = size
         self.size = 0
@@ -59,7 +59,7 @@ class Ballast:
     def _extend(self, file: File, found: int, size: int) -> None:
         try:
             write_zeros(file, found, size)
-            file.sync(Site.BALLAST)
+            file.sync(Site.SPACE_RESERVE)
             self._disk.sync_dir(self._directory, Site.LAYOUT_DIR)
         except OSError:
             with suppress(OSError):
@@ -71,8 +71,8 @@ class Ballast:
         if not self._disk.exists(self._path):
             return False
         self._disk.rename(self._path, path)
-        self._disk.sync_dir(directory, Site.BALLAST_LENT)
-        self._disk.sync_dir(self._directory, Site.BALLAST_LENT)
+        self._disk.sync_dir(directory, Site.SPACE_RESERVE_LENT)
+        self._disk.sync_dir(self._directory, Site.SPACE_RESERVE_LENT)
         return True
 
     def take_back(self, path: str) -> None:

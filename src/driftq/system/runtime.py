@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from driftq.system.writer_process import Scribe, ScribeProcess
+from driftq.system.writer_process import OsWriterProcess, WriterProcess
 
 Job = TypeVar("Job")
 Job_contra = TypeVar("Job_contra", contravariant=True)
@@ -69,7 +69,7 @@ class Runtime(Protocol):
         """Start a worker whose thread calls `handle`."""
         ...
 
-    def scribe(self) -> Scribe | None:
+    def writer_process(self) -> WriterProcess | None:
         """Return a writer process that has no work yet, or None if there is none: then a worker does the work."""
         ...
 
@@ -213,9 +213,9 @@ class ThreadWorker(Generic[Job]):
 class AsyncioRuntime:
     """The running asyncio loop, real threads, and the writer processes that were forked before both."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, scribes: Sequence[ScribeProcess] = ()) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer_processes: Sequence[OsWriterProcess] = ()) -> None:
         self._loop = loop
-        self._scribes = list(scribes)
+        self._writer_processes = list(writer_processes)
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Run in the next turn of the loop."""
@@ -238,13 +238,13 @@ class AsyncioRuntime:
         """Start a thread that calls `handle`."""
         return ThreadWorker(name, handle)
 
-    def scribe(self) -> Scribe | None:
+    def writer_process(self) -> WriterProcess | None:
         """Return a running writer process that was forked before the loop existed, or None."""
-        while self._scribes:
-            scribe = self._scribes.pop()
-            if scribe.alive:
-                scribe.attach(self._loop)
-                return scribe
+        while self._writer_processes:
+            writer_process = self._writer_processes.pop()
+            if writer_process.alive:
+                writer_process.attach(self._loop)
+                return writer_process
         return None
 
     def future(self, pending: Pending[T]) -> asyncio.Future[T]:

@@ -1,4 +1,4 @@
-"""Writer processes (scribes): they write files for the server, each with an interpreter of its own.
+"""Writer processes: they write files for the server, each with an interpreter of its own.
 
 A thread that writes needs the interpreter's lock before and after every call, and a busy loop holds it nearly always:
 the thread starves, and the loop loses time with waking it. A writer process shares nothing with the server and
@@ -17,8 +17,8 @@ Invariants
 - If it does not answer, the server decides (`engine/writer_watch`): `kill` ends it; `leave` stops waiting for it and
   lets it finish what it was sent, if it can.
 
-Waking a process costs as much as half a request. So a writer process may pause (`Desk.rest`) if no caller waits for the
-last messages. An urgent message then wakes it with a byte on a second socket, called the bell.
+Waking a process costs as much as half a request. So a writer process may pause (`ServerLine.rest`) if no caller waits
+for the last messages. An urgent message then wakes it with a byte on a second socket, called the bell.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class Answers(Protocol):
         ...
 
 
-class Desk:
+class ServerLine:
     """The writer process's end of the line. Its calls block."""
 
     def __init__(self, line: socket.socket, bell: socket.socket, received: bytes) -> None:
@@ -158,7 +158,7 @@ class Desk:
             self._line.sendall(_LENGTHS.pack(len(head), len(body)) + head + body)
 
 
-class Scribe(Protocol):
+class WriterProcess(Protocol):
     """The server's end of the line."""
 
     sent: Callable[[], None]
@@ -197,7 +197,7 @@ class Scribe(Protocol):
         ...
 
 
-class ScribeProcess:
+class OsWriterProcess:
     """The server's end of a forked writer process."""
 
     def __init__(self, pid: int, line: socket.socket, bell: socket.socket) -> None:
@@ -373,12 +373,12 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def fork_scribes(count: int) -> list[ScribeProcess]:
+def fork_writer_processes(count: int) -> list[OsWriterProcess]:
     """Fork `count` processes that wait for a task. Call it before there is a loop or a thread.
 
     If the system allows no more processes, there are fewer, and threads do the rest of the work.
     """
-    scribes: list[ScribeProcess] = []
+    writer_processes: list[OsWriterProcess] = []
     ours: list[socket.socket] = []
     for _ in range(count):
         here, there = socket.socketpair()
@@ -399,8 +399,8 @@ def fork_scribes(count: int) -> list[ScribeProcess]:
         there.close()
         heard.close()
         ours += [here, bell]
-        scribes.append(ScribeProcess(pid, here, bell))
-    return scribes
+        writer_processes.append(OsWriterProcess(pid, here, bell))
+    return writer_processes
 
 
 def _live(line: socket.socket, bell: socket.socket) -> None:
@@ -428,12 +428,12 @@ def _process_name(work: str) -> str:
 
 def _work(line: socket.socket, bell: socket.socket) -> None:
     received, _lock, _, _ = socket.recv_fds(line, _READ_BYTES, 1)
-    desk = Desk(line, bell, received)
-    first = desk.receive(None)
+    server_line = ServerLine(line, bell, received)
+    first = server_line.receive(None)
     if not first:
         return  # the server ended before it gave a task
     work, head = first[0].head.decode(), bytes(first[0].body)
     module, _, function = work.partition(":")
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write(_process_name(work)[:_NAME_MAX])
-    getattr(import_module(module), function)(desk, head)
+    getattr(import_module(module), function)(server_line, head)

@@ -77,7 +77,7 @@ class EngineRig:
         """Open the engine on the disk as it is."""
         self.features = self._features()
         self.order = OrderCheckingDisk(self._wrap(self.disk))
-        self.runtime = ManualRuntime(self.clock, self._seed, scribes_on=self.order)
+        self.runtime = ManualRuntime(self.clock, self._seed, writer_processes_on=self.order)
         self.engine = Engine(
             self.order,
             self.clock,
@@ -205,8 +205,8 @@ class EngineRig:
 
     def drain(self) -> None:
         """Kill the server, but let its writer processes write what they were sent. Needs an odd seed."""
-        for scribe in self.runtime.scribes:
-            scribe.drain()
+        for writer_process in self.runtime.writer_processes:
+            writer_process.drain()
         self.runtime.stop()
 
     def kill(self, **changes: object) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic
 from driftq.system.disk import Disk
 from driftq.system.runtime import Handle, Job
 from driftq.testing.manual_clock import ManualClock
-from driftq.testing.manual_writer_process import ManualScribe
+from driftq.testing.manual_writer_process import ManualWriterProcess
 from driftq.testing.simulated_disk import Crashed
 
 _STEPS_MAX = 1_000_000
@@ -104,15 +104,15 @@ class ManualRuntime:
     Exceptions of callbacks and handles go to the caller that drives the runtime. `Crashed` also stops it: a process
     whose machine lost power runs nothing more, and every later call is ignored.
 
-    With a disk in `scribes_on` and an odd seed, the work of the writer processes is done by fake writer processes on
-    that disk. So tests over many seeds cover a server with and without writer processes.
+    With a disk in `writer_processes_on` and an odd seed, fake writer processes on that disk do their work. So tests
+    over many seeds cover a server with and without writer processes.
     """
 
-    def __init__(self, clock: ManualClock, seed: int | None = None, *, scribes_on: Disk | None = None) -> None:
+    def __init__(self, clock: ManualClock, seed: int | None = None, *, writer_processes_on: Disk | None = None) -> None:
         self.clock = clock
-        self.scribes: list[ManualScribe] = []
+        self.writer_processes: list[ManualWriterProcess] = []
         """The writer processes that were requested, in that order."""
-        self._scribes_on = scribes_on if seed is not None and seed % 2 else None
+        self._writer_processes_on = writer_processes_on if seed is not None and seed % 2 else None
         self.stopped = False
         self._random = None if seed is None else random.Random(seed)
         self._ready: deque[Callable[[], None]] = deque()
@@ -144,12 +144,12 @@ class ManualRuntime:
         self._workers.append(worker)
         return worker
 
-    def scribe(self) -> ManualScribe | None:
+    def writer_process(self) -> ManualWriterProcess | None:
         """Return a writer process on the disk of this runtime; None if it has no such disk."""
-        if self._scribes_on is None:
+        if self._writer_processes_on is None:
             return None
-        self.scribes.append(ManualScribe(self, self.clock, self._scribes_on))
-        return self.scribes[-1]
+        self.writer_processes.append(ManualWriterProcess(self, self.clock, self._writer_processes_on))
+        return self.writer_processes[-1]
 
     def hold(self, worker_name: str) -> None:
         """Keep all workers with this name from running, including later ones."""

@@ -20,7 +20,7 @@ from driftq.system.writer_process import WriterMessage
 from driftq.testing.seeded_entropy import SeededEntropy
 
 
-class ManualScribe:
+class ManualWriterProcess:
     """A fake writer process, for the log or for segments; `begin` decides which."""
 
     def __init__(self, runtime: Runtime, clock: Clock, disk: Disk) -> None:
@@ -66,12 +66,12 @@ class ManualScribe:
     class _Answers:
         """Sends answers of the writer to the server."""
 
-        def __init__(self, scribe: "ManualScribe") -> None:
-            self._scribe = scribe
+        def __init__(self, writer_process: "ManualWriterProcess") -> None:
+            self._writer_process = writer_process
 
         def send(self, head: bytes, body: bytes = b"") -> None:
             """Send a message that the loop receives in a later turn."""
-            self._scribe.tell(WriterMessage(head, memoryview(body)))
+            self._writer_process.tell(WriterMessage(head, memoryview(body)))
 
     def tell(self, message: WriterMessage) -> None:
         """Pass a message of the writer to the loop."""

@@ -119,7 +119,7 @@ class ServerRig:
     def start(self) -> None:
         """Open the server on the disk as it is."""
         self.order = OrderCheckingDisk(self._wrap(self.disk))
-        self.runtime = ManualRuntime(self.clock, self._seed, scribes_on=self.order)
+        self.runtime = ManualRuntime(self.clock, self._seed, writer_processes_on=self.order)
         entropy = SeededEntropy(self._seed or 0)
         self.server = Server(self.settings, self.order, self.clock, self.runtime, entropy=entropy)
         self.app = App(self.server, self._keys)

@@ -27,7 +27,7 @@ def test_all_three_are_the_wall_clock_while_nothing_sets_it() -> None:
     for _ in range(3):
         assert time.stamp() == time.now() == time.running() == time.wall() == clock.wall_ms()
         clock.advance(7)
-    assert (time.offset, time.ahead_ms, len(time.timeline.bends)) == (0, 0, 1)
+    assert (time.offset, time.ahead_ms, len(time.timeline.points)) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("step", [-DAY, -1000, -1, 1, 1000, DAY])

@@ -22,7 +22,7 @@ DISK = TopicConfig(durability=Durability.DISK)
 MEMORY = TopicConfig(durability=Durability.MEMORY)
 MIB = 1 << 20
 LOG, SEGMENTS = 1, 0
-"""In which order a server asks for its scribes."""
+"""In which order a server asks for its writer processes."""
 
 
 class Rig:
@@ -32,7 +32,7 @@ class Rig:
         self.failing: set[str] = set()
         disk = FaultyDisk(SimDisk(), error=errno.EIO, when=lambda operation, _: operation in self.failing)
         self.clock = ManualClock()
-        self.runtime = ManualRuntime(self.clock, 1 if processes else None, scribes_on=disk)
+        self.runtime = ManualRuntime(self.clock, 1 if processes else None, writer_processes_on=disk)
         self.server = Server(Settings(data_dir="/data", **settings), disk, self.clock, self.runtime)
         self.writers = self.server.engine.writers
 
@@ -72,7 +72,7 @@ class Rig:
 
     def kill_log(self) -> None:
         """The process that writes the log dies."""
-        self.runtime.scribes[LOG].lose()
+        self.runtime.writer_processes[LOG].lose()
         self.runtime.run_until_idle()
 
 
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_waited_for_a_hung_writer_of_segments_copies_little_wh
     """A copy is in memory more than once, beside the blocks themselves. proves: G-WRITER-4"""
     rig = Rig(cache_bytes=MIB, checkpoint_wal_bytes=32 * MIB)
     rig.write_bytes("t", 100, DISK)
-    rig.runtime.scribes[SEGMENTS].held = True
+    rig.runtime.writer_processes[SEGMENTS].held = True
     rig.write_until_refused("t", DISK)
     checkpointer = rig.server.engine.checkpointer
     before = checkpointer.bytes_written
@@ -321,7 +321,7 @@ def test_a_checkpoint_that_waited_for_a_hung_writer_of_segments_copies_little_wh
 
 def test_a_writer_of_segments_that_died_is_logged_and_shown_as_replaced(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
-    rig.runtime.scribes[SEGMENTS].lose()
+    rig.runtime.writer_processes[SEGMENTS].lose()
     rig.runtime.run_until_idle()
     assert [text for text in warnings(caplog) if "the process that writes segments has ended" in text]
     assert rig.server.readiness().writers == {"segments": WriterState("replaced")}

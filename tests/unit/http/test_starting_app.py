@@ -8,7 +8,7 @@ from driftq.http.app import App
 from driftq.http.keys import ApiKeys
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.starting_app import Threshold
+from driftq.http.starting_app import StartingApp
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.server import Server
 from driftq.testing import CrashMode, ManualClock, ManualRuntime, SimDisk
@@ -30,7 +30,7 @@ def a_server_with_a_long_log(*, probe_auth: bool = False) -> Server:
     return Server(settings, disk.crash(CrashMode.KEEP, 0), again.clock, again, recover=False)
 
 
-def ask(threshold: Threshold, path: str, method: str = "GET", key: str | None = None) -> Reply:
+def ask(threshold: StartingApp, path: str, method: str = "GET", key: str | None = None) -> Reply:
     path, _, query = path.partition("?")
     headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
     answer = threshold.handle(Request(method, path, query, headers))
@@ -40,7 +40,7 @@ def ask(threshold: Threshold, path: str, method: str = "GET", key: str | None = 
 
 def test_probes_are_answered_and_the_rest_is_refused_with_the_progress() -> None:
     server = a_server_with_a_long_log()
-    threshold = Threshold(server)
+    threshold = StartingApp(server)
     seen = []
     for _ in server.recover():
         assert ask(threshold, "/healthz").status == 200
@@ -58,7 +58,7 @@ def test_probes_are_answered_and_the_rest_is_refused_with_the_progress() -> None
 
 def test_who_came_early_is_passed_on_to_the_app() -> None:
     server = a_server_with_a_long_log()
-    threshold = Threshold(server)
+    threshold = StartingApp(server)
     for _ in server.recover():
         pass
     threshold.behind = App(server)
@@ -68,7 +68,7 @@ def test_who_came_early_is_passed_on_to_the_app() -> None:
 
 def test_the_broker_says_so_in_its_own_form() -> None:
     server = a_server_with_a_long_log()
-    reply = ask(Threshold(server), "/v1/healthz")
+    reply = ask(StartingApp(server), "/v1/healthz")
     headers = dict(reply.headers)
     assert (reply.status, headers[b"retry-after"], reply.plain) == (503, b"1", True)
     assert json.decode(reply.body)["error"] == "UNAVAILABLE"
@@ -78,7 +78,7 @@ def test_keys_are_asked_for_as_they_are_later() -> None:
     """The figures always, the probes where the settings say so; who asks for anything else hears what he always did."""
     keys = ApiKeys.parse("reader:read,writer:write")
     server = a_server_with_a_long_log()
-    threshold = Threshold(server, keys)
+    threshold = StartingApp(server, keys)
     assert [ask(threshold, "/v0/metrics", key=key).status for key in (None, "nobody", "writer", "reader")] == [
         401,
         401,
@@ -89,7 +89,7 @@ def test_keys_are_asked_for_as_they_are_later() -> None:
     assert [ask(threshold, path).status for path in PROBES] == [200, 200, 503, 503]
     assert ask(threshold, "/v0/topics").status == 503
 
-    guarded = Threshold(a_server_with_a_long_log(probe_auth=True), keys)
+    guarded = StartingApp(a_server_with_a_long_log(probe_auth=True), keys)
     assert [ask(guarded, path).status for path in PROBES] == [401] * 4
     assert [ask(guarded, path, key="writer").status for path in PROBES] == [200, 200, 503, 503]
     refused = ask(guarded, "/readyz")
@@ -97,7 +97,7 @@ def test_keys_are_asked_for_as_they_are_later() -> None:
 
 
 def test_the_figures_are_json_for_who_wants_it() -> None:
-    threshold = Threshold(a_server_with_a_long_log())
+    threshold = StartingApp(a_server_with_a_long_log())
     reply = threshold.handle(Request("GET", "/v0/metrics", headers=[(b"accept", b"application/json")]))
     assert isinstance(reply, Reply)
     figures = json.decode(reply.body)

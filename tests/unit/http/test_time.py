@@ -5,7 +5,7 @@ from driftq.http.reply import Reply
 from driftq.http.transport.h1.reply_order import LINGER_MS
 from driftq.http.transport.h1.request_parser import BODY_STEP
 from tests.unit.http.sources import Voice
-from tests.unit.http.transport.test_connection import Desk, refusal_of
+from tests.unit.http.transport.test_connection import ServerLine, refusal_of
 from tests.unit.http.wire import Peer, get
 
 HEADER_MS, BODY_MS, IDLE_MS = 400, 800, 2000
@@ -84,7 +84,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
 
 
 def test_who_waits_for_an_answer_or_reads_a_stream_may_wait() -> None:
-    waiting = timed(Desk())
+    waiting = timed(ServerLine())
     reading = timed(lambda _: StreamAnswer(Voice()))
     for peer in (waiting, reading):
         peer.send(get())
@@ -116,15 +116,15 @@ def test_a_last_reply_that_nobody_takes_is_not_waited_for() -> None:
 
 
 def test_who_expects_to_be_told_to_go_on_is_told_in_turn() -> None:
-    desk = Desk()
-    peer = Peer(desk)
+    server_line = ServerLine()
+    peer = Peer(server_line)
     peer.send(get("/first"))
     peer.send(get("/a", "Content-Length: 3", "Expect: 100-continue", method="POST"))
     assert not peer.received
-    desk.answer(0)
+    server_line.answer(0)
     assert peer.received.endswith(b"/firstHTTP/1.1 100 Continue\r\n\r\n")
     peer.send(b"xyz")
-    desk.answer(1)
+    server_line.answer(1)
     assert peer.received.endswith(b"/a")
 
 

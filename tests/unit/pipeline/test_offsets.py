@@ -26,9 +26,9 @@ def test_a_batch_reads_what_lies_between() -> None:
 
 
 def test_a_query_at_latest_that_died_in_its_first_batch_reads_that_batch_again() -> None:
-    journaled = {"t": TopicOffset(1, 130, began=100)}
+    logged = {"t": TopicOffset(1, 130, began=100)}
     asked_again = {"t": TopicOffset(1, 150, began=150)}
-    assert ranges(asked_again, journaled) == [OffsetRange("t", 1, 100, 130)]
+    assert ranges(asked_again, logged) == [OffsetRange("t", 1, 100, 130)]
 
 
 def test_a_topic_that_came_later_is_read_from_where_it_began() -> None:

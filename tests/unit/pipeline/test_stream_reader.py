@@ -153,9 +153,9 @@ def test_a_topic_of_another_server_is_another_life() -> None:
     end = skipping.latestOffset(left, ReadAllAvailable())
     assert end == {"t": _at(1, 80, lost=1)}
     assert sum(each.value.size for each in skipping.partitions(left, end)) == 80
-    journaled = {"t": _at(1, 70, server_id="before")}
+    logged = {"t": _at(1, 70, server_id="before")}
     with pytest.raises(DataLossError, match=r"seqs 51\.\.70 \(recreated\)"):
-        _reader(server).partitions(left, journaled)
+        _reader(server).partitions(left, logged)
 
 
 def test_an_offset_that_does_not_know_its_server_is_gone_on_with() -> None:

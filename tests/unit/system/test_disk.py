@@ -294,7 +294,7 @@ def test_both_disks_are_disks(disk: Disk) -> None:
 
 
 def test_a_lock_whose_owner_is_gone_is_waited_for(tmp_path: Path) -> None:
-    """As its scribes have it, which end when they have written what they were sent."""
+    """As its writer processes have it, which end when they have written what they were sent."""
     path = str(tmp_path / "lock")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -1,6 +1,6 @@
-"""The line between a server and a scribe: whole messages in order, a server that never waits, both ways of ending.
+"""The connection of a server and a writer process: whole messages in order, no waiting server, both ways to end.
 
-The scribe's end is a thread here; `acceptance/test_scribes` has the processes.
+The writer process's end is a thread here; `acceptance/test_writer_processes` has the processes.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ import pytest
 
 from driftq.system.disk import OsDisk
 from driftq.system.runtime import AsyncioRuntime
-from driftq.system.writer_process import Desk, ScribeProcess, WriterMessage
+from driftq.system.writer_process import OsWriterProcess, ServerLine, WriterMessage
 
-Work = Callable[[Desk], None]
+Work = Callable[[ServerLine], None]
 
 
 class Line:
-    """A scribe that does `work` at its desk, on a thread."""
+    """A writer process that does `work` on a thread."""
 
     def __init__(self, work: Work) -> None:
         here, there = socket.socketpair()
         bell, self._bell = socket.socketpair()
-        self.scribe = ScribeProcess(os.getpid(), here, bell)
+        self.writer_process = OsWriterProcess(os.getpid(), here, bell)
         self.heard: list[tuple[bytes, bytes]] = []
         self.ended, self._more = asyncio.Event(), asyncio.Event()
         self._there = there
@@ -41,17 +41,17 @@ class Line:
             received, fds, _, _ = socket.recv_fds(self._there, 1 << 16, 1)
             for fd in fds:
                 os.close(fd)
-            desk = Desk(self._there, self._bell, received)
-            first = desk.receive(None)
+            server_line = ServerLine(self._there, self._bell, received)
+            first = server_line.receive(None)
             assert first is not None
-            desk.send(b"begun", first[0].head + first[0].body)
-            self._work(desk)
+            server_line.send(b"begun", first[0].head + first[0].body)
+            self._work(server_line)
 
     def begin(self, lock_path: str) -> None:
         lock = OsDisk().lock(lock_path, b"")
         self._thread.start()
-        self.scribe.attach(asyncio.get_running_loop())
-        self.scribe.begin("module:function", b"!", lock, self._hear, self.ended.set)
+        self.writer_process.attach(asyncio.get_running_loop())
+        self.writer_process.begin("module:function", b"!", lock, self._hear, self.ended.set)
         lock.release()
 
     def _hear(self, message: WriterMessage) -> None:
@@ -72,15 +72,15 @@ class Line:
             return False
 
     def close(self) -> None:
-        self.scribe.close()
+        self.writer_process.close()
         self._thread.join()
 
 
-def echo(desk: Desk) -> None:
-    while (messages := desk.receive(None)) is not None:
+def echo(server_line: ServerLine) -> None:
+    while (messages := server_line.receive(None)) is not None:
         for message in messages:
-            desk.send(message.head, bytes(message.body))
-    desk.send(b"last", b"word")
+            server_line.send(message.head, bytes(message.body))
+    server_line.send(b"last", b"word")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_messages_come_whole_and_in_order_however_large_they_are(lock_path: str)
         line.begin(lock_path)
         for head, body in sent:
             cut = sorted(dice.randrange(len(body) + 1) for _ in range(2))
-            line.scribe.send(head, [body[: cut[0]], body[cut[0] : cut[1]], body[cut[1] :]])
+            line.writer_process.send(head, [body[: cut[0]], body[cut[0] : cut[1]], body[cut[1] :]])
         await line.until(1 + len(sent))
         line.close()
         return line.heard
@@ -114,21 +114,21 @@ def test_a_server_that_ends_sends_what_is_left_and_hears_the_last_word(lock_path
         line = Line(echo)
         line.begin(lock_path)
         for body in bodies:
-            line.scribe.send(b"", [body])
+            line.writer_process.send(b"", [body])
         line.close()
         return line.heard
 
     assert asyncio.run(run())[1:] == [*[(b"", body) for body in bodies], (b"last", b"word")]
 
 
-def test_a_scribe_that_ends_by_itself_is_told_of_once_and_sent_nothing_more(lock_path: str) -> None:
+def test_a_writer_process_that_ends_by_itself_is_told_of_once_and_sent_nothing_more(lock_path: str) -> None:
     async def run() -> None:
         line = Line(lambda _: None)
         line.begin(lock_path)
         async with asyncio.timeout(30):
             await line.ended.wait()
         line.ended.clear()
-        line.scribe.send(b"x", [bytes(1 << 20)])
+        line.writer_process.send(b"x", [bytes(1 << 20)])
         await asyncio.sleep(0)
         line.close()
         assert not line.ended.is_set()
@@ -137,17 +137,17 @@ def test_a_scribe_that_ends_by_itself_is_told_of_once_and_sent_nothing_more(lock
 
 
 @contextmanager
-def desk() -> Iterator[tuple[socket.socket, socket.socket, Desk]]:
+def server_line() -> Iterator[tuple[socket.socket, socket.socket, ServerLine]]:
     """The server's ends of line and bell, and what is at the other ends."""
     here, there = socket.socketpair()
     bell, heard = socket.socketpair()
     with here, there, bell, heard:
-        yield here, bell, Desk(there, heard, b"")
+        yield here, bell, ServerLine(there, heard, b"")
 
 
 def test_half_a_message_of_a_server_that_died_is_none() -> None:
     whole = b"\x01\0\0\0\x02\0\0\0hbb"
-    with desk() as (here, _, there):
+    with server_line() as (here, _, there):
         here.sendall(whole + whole[:-1])
         here.close()
         (message,) = there.receive(None) or []
@@ -156,19 +156,19 @@ def test_half_a_message_of_a_server_that_died_is_none() -> None:
 
 
 def test_who_waits_for_a_message_waits_as_long_as_he_said() -> None:
-    with desk() as (_, _, there):
+    with server_line() as (_, _, there):
         assert there.receive(0.001) == []
 
 
 def test_nobody_minds_that_a_server_is_gone() -> None:
-    with desk() as (here, _, there):
+    with server_line() as (here, _, there):
         here.close()
         there.send(b"is anybody there?", bytes(1 << 20))
         assert there.receive(None) is None
 
 
-def test_a_scribe_rests_until_the_bell_rings_and_once_for_each_ring() -> None:
-    with desk() as (_, bell, there):
+def test_a_writer_process_rests_until_the_bell_rings_and_once_for_each_ring() -> None:
+    with server_line() as (_, bell, there):
         began = time.monotonic()
         bell.send(b"!")
         there.rest(30)
@@ -183,7 +183,7 @@ def test_only_what_is_urgent_behind_what_is_not_rings_the_bell(lock_path: str) -
         line.begin(lock_path)
         rang = []
         for number, urgent in enumerate([True, True, False, False, True, True, False, True]):
-            line.scribe.send(b"", [b"x"], urgent=urgent)
+            line.writer_process.send(b"", [b"x"], urgent=urgent)
             await line.until(2 + number)
             rang.append(line.rung())
         line.close()
@@ -192,24 +192,26 @@ def test_only_what_is_urgent_behind_what_is_not_rings_the_bell(lock_path: str) -
     assert asyncio.run(run()) == [False, False, False, False, True, False, False, True]
 
 
-def test_a_scribe_that_dies_while_something_is_unsent_does_not_keep_a_server_from_ending(lock_path: str) -> None:
+def test_a_writer_process_that_dies_while_something_is_unsent_does_not_keep_a_server_from_ending(
+    lock_path: str,
+) -> None:
     async def run() -> Line:
         line = Line(lambda _: None)
         line.begin(lock_path)
         for _ in range(20):
-            line.scribe.send(b"x", [bytes(1 << 20)])
+            line.writer_process.send(b"x", [bytes(1 << 20)])
         line.close()
         return line
 
     assert asyncio.run(run()).heard[:1] in ([], [(b"begun", b"module:function!")])
 
 
-def test_a_scribe_that_has_died_before_it_was_needed_is_none() -> None:
+def test_a_writer_process_that_has_died_before_it_was_needed_is_none() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     lines = [*socket.socketpair(), *socket.socketpair()]
     loop = asyncio.new_event_loop()
-    assert AsyncioRuntime(loop, [ScribeProcess(ended.pid, lines[0], lines[2])]).scribe() is None
+    assert AsyncioRuntime(loop, [OsWriterProcess(ended.pid, lines[0], lines[2])]).writer_process() is None
     loop.close()
     ended.wait()
     for line in lines:

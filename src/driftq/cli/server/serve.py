@@ -8,7 +8,7 @@ restarts it, and the start recovers the data. That shutdown takes no checkpoint.
 
 A refused start prints the reason as one line on standard error and exits with 1. Normally nothing is bound by then.
 Only if reading the log takes long does the server listen meanwhile: it answers its probes and refuses everything else
-(`Threshold`).
+(`StartingApp`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from driftq.errors import DataDirLockedError, StartError
 from driftq.http.app import App
 from driftq.http.keys import ApiKeys
 from driftq.http.metrics.request_log import RequestLog
-from driftq.http.starting_app import Threshold
+from driftq.http.starting_app import StartingApp
 from driftq.http.transport.connection_context import Terms
 from driftq.http.transport.listener import ListenAddress, Listener, choose_address, write_port_file
 from driftq.server import Server
@@ -43,7 +43,7 @@ from driftq.system.lock import ORPHANS_S, holders, wait_for_orphans
 from driftq.system.log_facts import facts
 from driftq.system.machine import collect_seldom, keep_for_good, keep_freed_memory, read_boot_id
 from driftq.system.runtime import AsyncioRuntime
-from driftq.system.writer_process import ScribeProcess, fork_scribes
+from driftq.system.writer_process import OsWriterProcess, fork_writer_processes
 
 _LOOP_PATIENCE_S = 0.5
 """How long the loop waits for a hanging cold directory: once, and not again until that call has returned."""
@@ -73,9 +73,9 @@ def run_server(flags: dict[str, Value]) -> int:
         collect_seldom()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by the writer processes
         _wait_for_orphans(settings)
-        scribes = fork_scribes(settings.wal_shards + 1)
+        writer_processes = fork_writer_processes(settings.wal_shards + 1)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(settings, keys, scribes))
+            return runner.run(_serve(settings, keys, writer_processes))
     except StartError as error:
         refuse(error.message, form)
         return ExitCode.FAILED
@@ -109,21 +109,21 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings, keys: ApiKeys, scribes: list[ScribeProcess]) -> ExitCode:
+async def _serve(settings: Settings, keys: ApiKeys, writer_processes: list[OsWriterProcess]) -> ExitCode:
     """Start the server, serve until asked to stop, and return the exit code."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop, number.name)
     loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP is ignored: settings are read at start only")
-    runtime, clock, (disk, patience) = AsyncioRuntime(loop, scribes), SystemClock(), _disk_of(settings)
+    runtime, clock, (disk, patience) = AsyncioRuntime(loop, writer_processes), SystemClock(), _disk_of(settings)
     chosen = choose_address(settings)
     if settings.reset_wal:
         for name in move_aside(settings, disk, clock):
             _log.warning("existing data was renamed to %s", name)
     _log_start(settings, chosen)
     server = Server(settings, disk, clock, runtime, boot_id=read_boot_id(), pid=os.getpid(), recover=False)
-    threshold = Threshold(server, keys)
+    threshold = StartingApp(server, keys)
     requests = RequestLog(runtime, clock, slow_ms=settings.slow_request_ms, access_log=settings.access_log)
     listener = Listener(threshold.handle, runtime, Terms.of(settings), requests=requests)
     recovery = server.recover()

@@ -12,7 +12,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Crew(Generic[T, R]):
+class ThreadPool(Generic[T, R]):
     """Threads that call one function with one item at a time, and pass the results to the running loop.
 
         put → waiting → in a thread → returned → `done` is called on the loop

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, Generic, Protocol
 
-from driftq.client.transport.thread_pool import Crew
+from driftq.client.transport.thread_pool import ThreadPool
 from driftq.client.workers.handlers import Item, check_outcome, run_plain
 from driftq.client.workers.held_work import Decision, HeldItem
 
@@ -91,13 +91,13 @@ class ThreadRunner(Generic[Item]):
     def __init__(self, handle: Callable[[Item], object], concurrency: int, is_wanted: Callable[[Any], bool]) -> None:
         self._handle = handle
         self._is_wanted = is_wanted
-        self._crew: Crew[tuple[HeldItem[Item], Decided], object] = Crew(
+        self._thread_pool: ThreadPool[tuple[HeldItem[Item], Decided], object] = ThreadPool(
             concurrency, "driftq-worker", self._run_handler, self._returned
         )
 
     def start(self, held: HeldItem[Item], decided: Decided) -> None:
         """Queue the item for the next free thread."""
-        self._crew.put((held, decided))
+        self._thread_pool.put((held, decided))
 
     def _run_handler(self, started: tuple[HeldItem[Item], Decided]) -> object:
         """Return the result of the handler, or `UNSTARTED`. Called in a thread."""
@@ -115,12 +115,12 @@ class ThreadRunner(Generic[Item]):
 
     def withdraw(self) -> None:
         """Call `decided` with `UNSTARTED` for every item that waits for a thread."""
-        for held, decided in reversed(self._crew.withdraw()):
+        for held, decided in reversed(self._thread_pool.withdraw()):
             decided(held, UNSTARTED)
 
     async def close(self) -> None:
         """Start no more handlers; those that run in threads cannot be cancelled."""
-        self._crew.close()
+        self._thread_pool.close()
 
 
 async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:

@@ -22,7 +22,7 @@ from msgspec import Struct, msgpack
 
 from driftq.engine.engine_time import EngineTime
 from driftq.engine.files.checkpoint_health import CheckpointRecord
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.files.topic_checkpoint import capture_topic
 from driftq.engine.load.disk_space import DiskSpace
 from driftq.engine.state.block_cache import Blocks
@@ -44,7 +44,7 @@ from driftq.storage.snapshot_file import (
     snapshot_parts,
     unfinished_path,
 )
-from driftq.storage.space_reserve import Ballast
+from driftq.storage.space_reserve import SpaceReserve
 from driftq.storage.wal.group_commit import Shard, Submission
 from driftq.storage.wal.shards import Shards
 from driftq.system.file_thread import FileThread
@@ -77,26 +77,26 @@ class Checkpointer:
         layout: Layout,
         shards: Shards,
         catalog: Catalog,
-        filing: Filing,
+        segment_files: SegmentFiles,
         thread: FileThread,
         blocks: Blocks,
         time: EngineTime,
         losses: Losses,
         space: DiskSpace,
-        ballast: Ballast,
+        space_reserve: SpaceReserve,
         last_number: int,
         record: CheckpointRecord,
     ) -> None:
         self._layout = layout
         self._shards = shards
         self._catalog = catalog
-        self._filing = filing
+        self._segment_files = segment_files
         self._thread = thread
         self._blocks = blocks
         self._time = time
         self._losses = losses
         self._space = space
-        self._ballast = ballast
+        self._space_reserve = space_reserve
         self._number = last_number
         self.record = record
         self._captured: dict[Topic, bytes] = {}
@@ -157,7 +157,7 @@ class Checkpointer:
     def _begin(self, answer: Pending[bool], *, clean: bool) -> None:
         """Sync files and mark every shard; when all of them have finished, install."""
         wal_bytes = self.wal_bytes_before + self.wal_bytes
-        self._filing.flip()
+        self._segment_files.flip()
         waiting = [len(self._shards.all) + 1]
 
         def arrived(error: Exception | None) -> None:
@@ -193,11 +193,11 @@ class Checkpointer:
         """
         for topic in self._catalog.visible():
             if topic.changed:
-                self._filing.settle(topic)
-                self._filing.sync_active(topic)
+                self._segment_files.settle(topic)
+                self._segment_files.sync_active(topic)
 
         def synced(_: None, error: Exception | None) -> None:
-            left = sum(self._filing.undurable(topic) for topic in self._catalog.visible() if topic.changed)
+            left = sum(self._segment_files.undurable(topic) for topic in self._catalog.visible() if topic.changed)
             used = 0 if before is not None and left + _COPIED_BYTES <= before else 1
             if error is None and rounds > used and left > _COPIED_BYTES:
                 self._sync_files(arrived, rounds - used, left, clean=clean)
@@ -205,9 +205,9 @@ class Checkpointer:
                 arrived(error)
 
         if clean:
-            self._filing.after_syncs(synced)
+            self._segment_files.after_syncs(synced)
         else:
-            self._filing.after_writes(lambda: self._filing.after_syncs(synced))
+            self._segment_files.after_writes(lambda: self._segment_files.after_syncs(synced))
 
     def _any_stopped(self) -> bool:
         return any(shard.stopped is not None for shard in self._shards.all)
@@ -224,18 +224,18 @@ class Checkpointer:
 
     def _install(self, answer: Pending[bool], marks: list[Submission], wal_bytes: int, *, clean: bool) -> None:
         """Capture the state in this turn, after all syncs and marks, and write it on the thread."""
-        self._filing.captures = capture = self._filing.captures + 1
+        self._segment_files.captures = capture = self._segment_files.captures + 1
         try:
             snapshot = Snapshot(
                 self._positions(marks), self._capture_sections(clean=clean), self._capture_topics(clean=clean)
             )
         except OSError as error:
-            self._filing.failures += 1
+            self._segment_files.failures += 1
             self._fail(answer, str(error))
             return
         trash: list[tuple[Topic, Segment]] = []
-        if not self._filing.pinned:
-            trash, self._filing.trash = self._filing.trash, []
+        if not self._segment_files.pinned:
+            trash, self._segment_files.trash = self._segment_files.trash, []
         number = self._number + 1
         covered = self._losses.captured()
         lent = _COPIES * sum(map(len, snapshot.topics))
@@ -244,7 +244,7 @@ class Checkpointer:
         def done(size: int | None, error: Exception | None) -> None:
             self._blocks.lend(-lent)
             if size is None or error is not None:
-                self._filing.trash += trash
+                self._segment_files.trash += trash
                 if error is not None:
                     self.lacked = self._size if is_no_space(error) else 0
                     self._space.note(self, error)
@@ -255,7 +255,7 @@ class Checkpointer:
             self._number = number
             self.bytes_written = size
             self.wal_bytes_before = wal_bytes
-            self._filing.checkpointed(capture)
+            self._segment_files.checkpointed(capture)
             self._losses.covered(covered)
             self.record.installed(size)
             self._end(answer, installed=True)
@@ -310,12 +310,12 @@ class Checkpointer:
             for file, name in self._layout.wal_files():
                 if file < snapshot.positions.get(name, (0, 0))[0]:
                     self._layout.disk.unlink(self._layout.wal_path(name, file))
-            self._filing.remove_files(trash)
-            self._ballast.keep(2 * self._size)  # before logs and segments use the space that is free now
+            self._segment_files.remove_files(trash)
+            self._space_reserve.keep(2 * self._size)  # before logs and segments use the space that is free now
         except OSError:
             # The snapshot is installed. Files that could not be removed are ignored by a start and removed by the next
             # checkpoint.
-            self._filing.failures += 1
+            self._segment_files.failures += 1
         return self._size
 
     def _overwrite_reserve(self, number: int, parts: tuple[bytes, bytes]) -> bool:
@@ -324,14 +324,14 @@ class Checkpointer:
         A file system that copies on write needs space for that too: then the reserve file is removed first.
         """
         path = unfinished_path(self._layout, number)
-        size = self._ballast.size
-        if not self._ballast.lend(path, self._layout.meta_dir):
+        size = self._space_reserve.size
+        if not self._space_reserve.lend(path, self._layout.meta_dir):
             return False
         try:
             overwrite_snapshot(self._layout, number, *parts)
         except OSError as error:
-            self._ballast.take_back(path)
-            if not is_no_space(error) or self._size > size or not self._ballast.release():
+            self._space_reserve.take_back(path)
+            if not is_no_space(error) or self._size > size or not self._space_reserve.release():
                 raise
             install_snapshot(self._layout, number, *parts)
         return True

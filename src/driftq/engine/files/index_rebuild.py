@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.state.segment import Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.segments.hot_store import SegmentStore
@@ -23,8 +23,10 @@ from driftq.storage.segments.hot_store import SegmentStore
 class Mending:
     """The segments that are still to be checked."""
 
-    def __init__(self, filing: Filing, store: SegmentStore, segments: Iterable[tuple[Topic, Segment]]) -> None:
-        self._filing = filing
+    def __init__(
+        self, segment_files: SegmentFiles, store: SegmentStore, segments: Iterable[tuple[Topic, Segment]]
+    ) -> None:
+        self._segment_files = segment_files
         self._store = store
         self._waiting = deque(segments)
 
@@ -34,7 +36,7 @@ class Mending:
             topic, segment = self._waiting.popleft()
             if not (segment.dropped or segment.cold or segment.moving):
                 work = partial(self._mend, topic, segment)
-                self._filing.unpinned(partial(self._filing.in_background, work, self.go_on))
+                self._segment_files.unpinned(partial(self._segment_files.in_background, work, self.go_on))
                 return
 
     def _mend(self, topic: Topic, segment: Segment) -> None:

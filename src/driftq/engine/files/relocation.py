@@ -14,7 +14,7 @@ from array import array
 from itertools import accumulate
 
 from driftq.config import Settings
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.state.block_cache import Blocks
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.segment import Dead, Segment
@@ -38,14 +38,14 @@ class Relocation:
     """Moves segments from the hot to the cold tier."""
 
     def __init__(
-        self, settings: Settings, thread: FileThread, blocks: Blocks, catalog: Catalog, filing: Filing
+        self, settings: Settings, thread: FileThread, blocks: Blocks, catalog: Catalog, segment_files: SegmentFiles
     ) -> None:
         self._retain_segments = settings.hot_retain_segments
         self._retain_bytes = settings.hot_retain_bytes
         self._thread = thread
         self._blocks = blocks
         self._catalog = catalog
-        self._filing = filing
+        self._segment_files = segment_files
         self.moved = 0
         self.failures = 0
         self.waiting = False
@@ -54,13 +54,13 @@ class Relocation:
     def run(self) -> None:
         """Begin to move the segments above the limit."""
         self.waiting = False
-        if self._filing.pinned:
+        if self._segment_files.pinned:
             return
         for topic in self._catalog.visible():
             if topic.late:
                 continue
             for segment in self._beyond(topic):
-                if self._filing.may_move(segment):
+                if self._segment_files.may_move(segment):
                     self._copy(topic, segment)
                 else:
                     self.waiting = True
@@ -120,11 +120,11 @@ class Relocation:
                 segment.dead[number] = Dead(part, sum(copy.weights[row + 1] - copy.weights[row] for row in gone))
         topic.changed = True
         self.moved += 1
-        self._filing.unpinned(
+        self._segment_files.unpinned(
             lambda: self._thread.submit(lambda: self._blocks.store.drop(topic.id, segment.first_seq), self._dropped)
         )
         if segment.flips:
-            self._filing.deleted_rows(topic)
+            self._segment_files.deleted_rows(topic)
 
     def _dropped(self, _: None, error: Exception | None) -> None:
         # If the hot copy could not be removed, the next start uses it and moves it again.

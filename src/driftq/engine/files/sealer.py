@@ -21,7 +21,7 @@ from driftq.engine.state.topic import Topic
 from driftq.storage.blocks.block import Block
 from driftq.storage.segments.hot_store import BlockDamagedError
 from driftq.storage.segments.seal import UnsealedSegment, seal
-from driftq.storage.segments.segment_process import ScribeError, Sealed, SegmentScribe
+from driftq.storage.segments.segment_process import Sealed, SegmentProcess, WriterProcessError
 from driftq.storage.segments.tag_index import TagIndex
 from driftq.system.clock import Clock
 from driftq.system.file_thread import FileThread
@@ -70,10 +70,10 @@ class Sealing:
     """Runs seals, one batch at a time."""
 
     def __init__(
-        self, thread: FileThread, scribe: SegmentScribe | None, clock: Clock, blocks: Blocks, done: Done
+        self, thread: FileThread, writer_process: SegmentProcess | None, clock: Clock, blocks: Blocks, done: Done
     ) -> None:
         self._thread = thread
-        self._scribe = scribe
+        self._writer_process = writer_process
         self._clock = clock
         self._begun_ns = clock.monotonic_ns() - _CLOSELY_NS
         self._memory = blocks
@@ -99,8 +99,8 @@ class Sealing:
         hurry = len(batch) > 1 or now_ns - self._begun_ns < _CLOSELY_NS
         self._begun_ns = now_ns
         doubtful = any(self._store.is_doubtful(job.topic.id, job.segment.first_seq) for job in batch)
-        if self._scribe is not None and not self._scribe.gone and not doubtful:
-            self._send(self._scribe, batch, hurry=hurry)
+        if self._writer_process is not None and not self._writer_process.gone and not doubtful:
+            self._send(self._writer_process, batch, hurry=hurry)
             return
         self._hold(batch)
         self._thread.submit(lambda: self._work(batch, hurry=hurry), lambda _, error: self._end(batch, error))
@@ -111,8 +111,8 @@ class Sealing:
             self._done(job.topic, job.segment, job.tags, error or job.damage)
         self._begin()
 
-    def _send(self, scribe: SegmentScribe, batch: list[_Job], *, hurry: bool) -> None:
-        def done(found: list[Sealed], error: ScribeError | None) -> None:
+    def _send(self, writer_process: SegmentProcess, batch: list[_Job], *, hurry: bool) -> None:
+        def done(found: list[Sealed], error: WriterProcessError | None) -> None:
             for place, job in enumerate(batch):
                 job.segment.away = False
                 if error is not None and place in error.doubtful and not job.dropped:
@@ -127,7 +127,7 @@ class Sealing:
         for job in batch:
             job.segment.away = True
         segments = [(job.topic.id, job.segment.first_seq, job.segment.index, job.numbers) for job in batch]
-        scribe.seal(segments, done, hurry=hurry)
+        writer_process.seal(segments, done, hurry=hurry)
 
     def _hold(self, batch: list[_Job]) -> None:
         held = 0

@@ -34,7 +34,7 @@ from driftq.engine.state.topic import Topic
 from driftq.storage.layout import Layout
 from driftq.storage.segments.hot_store import BlockDamagedError, SegmentStore
 from driftq.storage.segments.lost_files import LostFiles
-from driftq.storage.segments.segment_process import SegmentScribe
+from driftq.storage.segments.segment_process import SegmentProcess
 from driftq.storage.segments.tag_index import TagIndex
 from driftq.system.clock import Clock
 from driftq.system.file_thread import FileThread, Work
@@ -53,7 +53,7 @@ class SegmentPolicy(Struct, frozen=True):
     age_max_ms: int = 3_600_000
 
 
-class Filing:
+class SegmentFiles:
     """Schedules all work on segment files, and tracks its results."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Filing:
         layout: Layout,
         writes: FileThread,
         thread: FileThread,
-        scribe: SegmentScribe | None,
+        writer_process: SegmentProcess | None,
         clock: Clock,
         blocks: Blocks,
         indexes: TagIndexes,
@@ -70,11 +70,11 @@ class Filing:
         self._layout = layout
         self._writes = writes
         self._thread = thread
-        self._scribe = scribe
+        self._writer_process = writer_process
         self._blocks = blocks
         self._store: SegmentStore = blocks.store
         self._indexes = indexes
-        self._sealing = Sealing(thread, scribe, clock, blocks, self._sealed)
+        self._sealing = Sealing(thread, writer_process, clock, blocks, self._sealed)
         self._policy = policy
         self.events_max = policy.events_max
         """Approximate maximum of records in a segment."""
@@ -119,8 +119,8 @@ class Filing:
     @property
     def busy(self) -> bool:
         """Whether the threads or the writer process have work left."""
-        at_scribe = 0 if self._scribe is None else self._scribe.jobs
-        return self._thread.jobs + self._writes.jobs + at_scribe > 0
+        at_writer_process = 0 if self._writer_process is None else self._writer_process.jobs
+        return self._thread.jobs + self._writes.jobs + at_writer_process > 0
 
     @property
     def waiting(self) -> bool:
@@ -205,8 +205,8 @@ class Filing:
             else:
                 self._failed(topic, error)
 
-        if self._scribe is not None and not self._scribe.gone:
-            self._scribe.write(topic.id, segment.first_seq, frames, done)
+        if self._writer_process is not None and not self._writer_process.gone:
+            self._writer_process.write(topic.id, segment.first_seq, frames, done)
         else:
             self._writes.submit(lambda: self._store.write(topic.id, segment.first_seq, frames), done)
 
@@ -371,16 +371,16 @@ class Filing:
 
     def after_writes(self, act: Callable[[], None]) -> None:
         """Call back when every write of blocks in flight is answered."""
-        self._behind_scribe(lambda: self._writes.submit(lambda: None, lambda _, __: act()))
+        self._behind_writer_process(lambda: self._writes.submit(lambda: None, lambda _, __: act()))
 
     def after_syncs(self, done: Callable[[None, Exception | None], None]) -> None:
         """Call back when every sync and seal in flight is answered."""
         # Jobs of the file thread are answered in order.
-        self._behind_scribe(lambda: self._thread.submit(lambda: None, done))
+        self._behind_writer_process(lambda: self._thread.submit(lambda: None, done))
 
-    def _behind_scribe(self, act: Callable[[], None]) -> None:
-        if self._scribe is not None and not self._scribe.gone:
-            self._scribe.after(act)
+    def _behind_writer_process(self, act: Callable[[], None]) -> None:
+        if self._writer_process is not None and not self._writer_process.gone:
+            self._writer_process.after(act)
         else:
             act()
 

@@ -1,20 +1,20 @@
 """How a topic gets router copies of another topic's records, live and in replay, without the engine knowing routers.
 
-Copies are not logged. Live, an `Upstream` keeps a topic fresh for its readers. In replay a `Deriver` makes the copies
-again: the logged frames of a topic show where its head was when they were made, and the seqs between them belong to
-copies.
+Copies are not logged. Live, a `TopicCopier` keeps a topic fresh for its readers. In replay, a `Deriver` makes the
+copies again: the logged frames of a topic show where its head was when they were made, and the seqs between them belong
+to copies.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.topic import Topic
 from driftq.system.runtime import Pending
 
 
-class Upstream(Protocol):
+class TopicCopier(Protocol):
     """Makes copies while the server runs."""
 
     def bring(self, topic: Topic) -> Pending[None] | None:
@@ -30,7 +30,7 @@ class Deriver(Protocol):
         """Return the frame kinds that belong to it."""
         ...
 
-    def attach(self, catalog: Catalog, filing: Filing) -> None:
+    def attach(self, catalog: Catalog, segment_files: SegmentFiles) -> None:
         """Connect it to the engine's parts, before anything is restored."""
         ...
 

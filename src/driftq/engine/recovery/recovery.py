@@ -20,7 +20,7 @@ from driftq.engine.engine_time import EngineTime
 from driftq.engine.files.checkpoint import ENGINE_SECTION, EngineState
 from driftq.engine.files.lost_segments import is_given_up
 from driftq.engine.files.missing_segments import MissingSegment, refusal
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.files.topic_checkpoint import Restorer, decode_topic
 from driftq.engine.read.tag_lookup import TagIndexes
 from driftq.engine.recovery.deferred_load import Late
@@ -57,7 +57,7 @@ class Recovery:
         catalog: Catalog,
         store: SegmentStore,
         cold: ColdStore | None,
-        filing: Filing,
+        segment_files: SegmentFiles,
         indexes: TagIndexes,
         time: EngineTime,
         deriver: Deriver | None = None,
@@ -74,10 +74,10 @@ class Recovery:
         """Sealed hot segments whose `.idx` or `.tags` may be missing or torn."""
         self._disk = layout.disk
         self._catalog = catalog
-        self._filing = filing
+        self._segment_files = segment_files
         self._time = time
         self._restorer = Restorer(store, cold, missing_is_lost=missing_is_lost)
-        self._frames = Replay(catalog, filing, indexes, time, deriver)
+        self._frames = Replay(catalog, segment_files, indexes, time, deriver)
         self.late = Late(layout.disk, catalog, self._frames, deriver)
         """Records of class `memory` that are loaded when the server is ready."""
         self._walk = Walk(self._frames, self.late, time, deriver)
@@ -99,7 +99,7 @@ class Recovery:
             self.log_from = max((number for number, _ in snapshot.positions.values()), default=0)
             self._remove_superseded(number, snapshot)
             yield from self._restore(snapshot)
-        self._filing.lost.look()
+        self._segment_files.lost.look()
         self._rebooted = self._was_rebooted()
         self._remove_orphans()
         yield from self._replay(snapshot.positions if snapshot is not None else {})
@@ -200,7 +200,7 @@ class Recovery:
                         continue
                     segment = named.get(first_seq)
                     if segment is None and topic is not None and is_given_up(topic, first_seq):
-                        self._filing.lost.keep(topic_id, first_seq)
+                        self._segment_files.lost.keep(topic_id, first_seq)
                     elif segment is None or segment.cold != cold:
                         for suffix in sorted(suffixes):
                             self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
@@ -295,7 +295,7 @@ class Recovery:
         try:
             for topic in self._catalog.by_id.values():
                 if not self._full and topic.segments and topic.segments[-1].pending:
-                    self._filing.write_now(topic)
+                    self._segment_files.write_now(topic)
         except OSError as error:
             if not is_no_space(error):
                 raise
@@ -320,7 +320,7 @@ class Recovery:
             # Its files move to `lost/` after the checkpoint that has the hole; until then a checkpoint references them.
             segment = Segment(given_up)
             segment.given_up = True
-            self._filing.trash.append((topic, segment))
+            self._segment_files.trash.append((topic, segment))
         for topic in [topic for topic in self._catalog.by_id.values() if topic.id in self._frames.suspects]:
             if topic.durability in (Durability.DISK, Durability.FSYNC):
                 topic.skip_to(topic.head + self._frames.suspect_records, Reason.CORRUPTION, at_most=True)

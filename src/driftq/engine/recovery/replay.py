@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from msgspec import DecodeError
 
 from driftq.engine.engine_time import AHEAD_MS, EngineTime
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.read.tag_lookup import TagIndexes
 from driftq.engine.recovery.derived_copies import Deriver
 from driftq.engine.recovery.earlier_runs import Runs
@@ -75,11 +75,11 @@ class Replay:
     """Applies the frames of one start."""
 
     def __init__(
-        self, catalog: Catalog, filing: Filing, indexes: TagIndexes, time: EngineTime, deriver: Deriver | None
+        self, catalog: Catalog, files: SegmentFiles, indexes: TagIndexes, time: EngineTime, deriver: Deriver | None
     ) -> None:
         self._catalog = catalog
         self._topics = catalog.by_id
-        self._filing = filing
+        self._files = files
         self._indexes = indexes
         self._time = time
         self._deleted: set[int] = set()
@@ -147,7 +147,7 @@ class Replay:
             return
         rows = block.without_flags() if block.count >= OWN_BLOCK_RECORDS else block.rows()
         apply_append(topic, rows, frame.ts, block.key)
-        self._filing.roll(topic)
+        self._files.roll(topic)
 
     def append_run(self, scan: WalScan, frame: Frame) -> int:
         """Apply the one-record frames of the same topic that follow a one-record frame. Returns how many there were.
@@ -165,7 +165,7 @@ class Replay:
         run = scan.singles(
             topic.id,
             topic.head + 1,
-            rows_max=min(BLOCK_RECORDS_MAX, self._filing.events_max) - opened.count,
+            rows_max=min(BLOCK_RECORDS_MAX, self._files.events_max) - opened.count,
             bytes_max=BLOCK_BYTES_MAX - opened.payload_bytes,
         )
         if run is None:
@@ -179,8 +179,8 @@ class Replay:
     """Topic and seq of the newest one-record frame."""
 
     def _roll_if_closed(self, topic: Topic) -> None:
-        if topic.open is None or topic.open.count >= self._filing.events_max:
-            self._filing.roll(topic)
+        if topic.open is None or topic.open.count >= self._files.events_max:
+            self._files.roll(topic)
 
     def _jump(self, topic: Topic, buffer: bytes, frame: Frame) -> bool:
         """Handle the missing seqs before an Append that is not the next. Returns whether to apply the frame."""

@@ -134,7 +134,7 @@ class Segment:
         self.sealing = False
         self.sealed = False
         self.sealed_behind = 0
-        """Number of the last capture before it was sealed (`Filing.captures`); later captures contain it whole."""
+        """Number of the last capture before it was sealed (`SegmentFiles.captures`). Later ones contain it whole."""
         self.cold = False
         self.moving = False
         """Whether a thread is copying it to the cold tier."""

@@ -33,7 +33,7 @@ from driftq.storage.segments.hot_store import BlockDamagedError
 _GONE = bytes([DELETED])
 
 
-class Going(Enum):
+class RemovalCause(Enum):
     """Why live records are removed: by a cap, by TTL, or by a delete."""
 
     BY_CAP = auto()
@@ -41,7 +41,7 @@ class Going(Enum):
     BY_WISH = auto()
 
 
-Guard = Callable[["Topic", Going], None]
+Guard = Callable[["Topic", RemovalCause], None]
 FloorMoved = Callable[["Topic"], None]
 
 
@@ -191,7 +191,7 @@ class Topic(Log):
         oldest_kept = self.timeline.stamp(now - ttl)
         if self.oldest_ts >= oldest_kept:
             return
-        self._warn(Going.BY_TIME)
+        self._warn(RemovalCause.BY_TIME)
         while self.count:
             part = next(self.parts(self.earliest))
             if part.first_ts >= oldest_kept:
@@ -226,7 +226,7 @@ class Topic(Log):
         records = self.count - self.config.cap_records if self.config.cap_records else 0
         payload = self.payload - self.config.cap_bytes if self.config.cap_bytes else 0
         if records > 0 or payload > 0:
-            self._warn(Going.BY_CAP)
+            self._warn(RemovalCause.BY_CAP)
         while records > 0 or payload > 0:
             part = next(self.parts(self.earliest))
             live, size = self.live_in(part)
@@ -285,7 +285,7 @@ class Topic(Log):
         """Delete all records below a seq. Return how many of them were live before. Raise OSError, as `source`."""
         before = self.count
         if self.earliest < seq and before:
-            self._warn(Going.BY_WISH)
+            self._warn(RemovalCause.BY_WISH)
         while self.earliest < seq and self.count:
             part = next(self.parts(self.earliest))
             if part.first_seq >= seq:
@@ -306,7 +306,7 @@ class Topic(Log):
     def kill(self, part: LogPart, rows: Sequence[int]) -> int:
         """Delete some rows of a part. Return how many of them were live before."""
         before = self.count
-        self._warn(Going.BY_WISH)
+        self._warn(RemovalCause.BY_WISH)
         self._mark(part, rows)
         self._settle()
         return before - self.count
@@ -334,7 +334,7 @@ class Topic(Log):
             hole.first < end and hole.last >= first and hole.reason is Reason.CORRUPTION for hole in self.holes.all
         )
 
-    def _warn(self, going: Going) -> None:
+    def _warn(self, going: RemovalCause) -> None:
         if self.guard is not None:
             self.guard(self, going)
 

@@ -23,7 +23,7 @@ from driftq.engine.load.quota import Quota
 from driftq.engine.load.topic_caps import check_caps, check_size
 from driftq.engine.state.synced_seq import note_unsynced, synced_seq
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.engine.write.lost_writes import Losses
 from driftq.engine.write.seq_reservations import Reservations
 from driftq.engine.write.state_changes import Single, apply_append, apply_singles
@@ -100,15 +100,15 @@ class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
 class Appender:
     """Collects the writes of a loop turn and sends them to the log."""
 
-    def __init__(self, journal: Journal, published: Callable[[Topic], None], quota: Quota) -> None:
-        self._journal = journal
+    def __init__(self, change_log: ChangeLog, published: Callable[[Topic], None], quota: Quota) -> None:
+        self._change_log = change_log
         self._published = published
         self._quota = quota
         self.losses = Losses()
-        self.reservations = Reservations(journal)
+        self.reservations = Reservations(change_log)
         self._gathered: dict[Topic, list[PendingWrite]] = {}
         self._keys: dict[tuple[int, bytes], Pending[AppendResult]] = {}
-        journal.at_turn(self._send_gathered)
+        change_log.at_turn(self._send_gathered)
 
     def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[AppendResult]:
         """Accept a write, or raise and change nothing."""
@@ -125,7 +125,7 @@ class Appender:
         rows = write.rows
         config = topic.config
         if config.ttl_ms:
-            topic.expire(self._journal.time.now())
+            topic.expire(self._change_log.time.now())
         if config.discard is _REJECT:
             check_caps(topic, rows)
         payload = rows.payload_bytes
@@ -135,7 +135,7 @@ class Appender:
         if topic.durability is not _EPHEMERAL and not write.created:
             # The frame of a topic that this write creates is in the queue already; a refusal would leave an empty
             # topic.
-            self._journal.check_append(topic)
+            self._change_log.check_append(topic)
         # Inlined `count_in`, because every write runs this.
         topic.inflight_records += rows.count
         topic.inflight_payload += payload
@@ -147,7 +147,7 @@ class Appender:
             gathered.append(write)
         if write.key is not None:
             self._keys[topic.id, write.key] = write
-        self._journal.schedule()
+        self._change_log.schedule()
 
     def forget(self, topic: Topic, error: DriftQError) -> None:
         """Fail the writes that were collected for a deleted topic and not sent."""
@@ -161,7 +161,7 @@ class Appender:
         return key in topic.keys and topic.keys.find(key, self._kept_from(topic)) is not None
 
     def _kept_from(self, topic: Topic) -> int:
-        return self._journal.time.kept_from(topic.config.idempotency_window_ms)
+        return self._change_log.time.kept_from(topic.config.idempotency_window_ms)
 
     def _same_key(self, topic: Topic, key: bytes) -> Pending[AppendResult] | None:
         """Return the result of an earlier write with this key, committed or in flight, or None."""
@@ -170,7 +170,7 @@ class Appender:
         if found is not None:
             first, count = found
             last = first + count - 1
-            ts = self._journal.time.wall()
+            ts = self._change_log.time.wall()
             answer.resolve(AppendResult(first, last, last, ts, deduped=True, synced_seq=self._synced_seq(topic)))
             return answer
         winner = self._keys.get((topic.id, key))
@@ -192,7 +192,7 @@ class Appender:
         """Raise if the topic that a write is about to create could not hold the write."""
         check_size(config, rows)
         if config.durability is not _EPHEMERAL:
-            self._journal.unsealed.check()
+            self._change_log.unsealed.check()
         self._quota.check(rows.payload_bytes)
 
     def count_in(self, topic: Topic, records: int, payload: int) -> None:
@@ -236,19 +236,19 @@ class Appender:
 
     def _send(self, topic: Topic, writes: list[PendingWrite]) -> None:
         """Submit one frame, or one for each record with a key: seqs, stamp, and the commit point of the class."""
-        shard = self._journal.shard_of(topic)
+        shard = self._change_log.shard_of(topic)
         if shard.stopped is not None and topic.durability is not _EPHEMERAL:
             self._fail(topic, writes, shard.stopped)  # the shard was not stopped when they were collected
             return
         first = topic.next_seq
-        ts = max(self._journal.time.stamp(), topic.last_ts)
+        ts = max(self._change_log.time.stamp(), topic.last_ts)
         durability = topic.durability
         frames, records = self._framed(topic, writes, first, ts, shard.synced_to)
         last = first + (len(writes) if records is None else records.count) - 1
         topic.next_seq = last + 1
         sync = durability is _FSYNC or (
             durability is _DISK
-            and (self.reservations.must_wait(topic, first, last) or self._journal.overtakes_copies(topic))
+            and (self.reservations.must_wait(topic, first, last) or self._change_log.overtakes_copies(topic))
         )
         # While log writes fail, a write that is normally acked when its frame is passed on waits until it is in the
         # file.
@@ -262,9 +262,9 @@ class Appender:
             handed = partial(self._handed, topic, writes, records, ts, first, last)
             # Records of class `memory` may be loaded after the server is ready again.
             late = (topic.id, ts) if durability is _MEMORY else None
-            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed, late=late)
+            self._change_log.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed, late=late)
         elif self._apply(topic, writes, records, ts):
-            self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
+            self._change_log.after_flush(partial(self._answer, topic, writes, first, ts, 0))
 
     def _framed(
         self, topic: Topic, writes: list[PendingWrite], first: int, ts: int, synced_to: int
@@ -301,10 +301,10 @@ class Appender:
         topic.waiting -= 1
         topic.handing -= 1
         if error is not None:
-            self._journal.give_back(topic)
+            self._change_log.give_back(topic)
             self._fail(topic, writes, error)
         elif self._apply(topic, writes, records, ts):
-            note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
+            note_unsynced(topic, self._change_log.shard_of(topic), submission.number, topic.head)
             topic.acked_since_reserve += last - first + 1
             self._answer(topic, writes, first, ts, 0)
 
@@ -312,7 +312,7 @@ class Appender:
         """Note the result of writing a frame whose records are visible already."""
         self.losses.note(topic, first, last, submission, error)
         if error is not None:
-            self._journal.on_lost(topic, first)
+            self._change_log.on_lost(topic, first)
 
     def _send_waiting(
         self,
@@ -331,28 +331,28 @@ class Appender:
         def done(submission: Submission, error: DriftQError | None) -> None:
             topic.waiting -= 1
             if error is not None:
-                self._journal.give_back(topic)
+                self._change_log.give_back(topic)
                 self._fail(topic, writes, error)
                 return
             assert topic.head + 1 == first, "commits of one topic come in the order of their seqs"
             if not self._apply(topic, writes, records, ts):
                 return
             if frames:
-                note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
+                note_unsynced(topic, self._change_log.shard_of(topic), submission.number, topic.head)
             # A `disk` write that waited for a reservation was not promised a sync, so its answer reports none.
             self._answer(topic, writes, first, ts, max(1, submission.sync_ns) if promised else 0)
 
-        self._journal.submit(topic, frames, sync=sync, done=done)
+        self._change_log.submit(topic, frames, sync=sync, done=done)
 
     def _apply(self, topic: Topic, writes: list[PendingWrite], records: Rows | Block | None, ts: int) -> bool:
         """Show committed records, or fail their writes with the error. Returns whether the records are visible."""
         try:
             if records is None:
-                self._journal.apply(topic, lambda: apply_singles(topic, cast("list[Single]", writes), ts))
+                self._change_log.apply(topic, lambda: apply_singles(topic, cast("list[Single]", writes), ts))
             else:
-                self._journal.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
+                self._change_log.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
         except ShardStoppedError as stopped:
-            self._journal.give_back(topic)
+            self._change_log.give_back(topic)
             self._fail(topic, writes, stopped)
             return False
         return True
@@ -368,7 +368,7 @@ class Appender:
     def _synced_seq(self, topic: Topic) -> int | None:
         if topic.durability is _EPHEMERAL:
             return None
-        return synced_seq(topic, self._journal.shard_of(topic))
+        return synced_seq(topic, self._change_log.shard_of(topic))
 
     def _fail(self, topic: Topic, writes: list[PendingWrite], error: DriftQError) -> None:
         self._settle(topic, writes)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.control_frames import TopicFrame, encode_body
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.change_log import Journal, forward, settle_with
+from driftq.engine.write.change_log import ChangeLog, forward, settle_with
 from driftq.engine.write.state_changes import apply_topic
 from driftq.errors import (
     DriftQError,
@@ -30,9 +30,9 @@ _DEFAULT = TopicConfig()
 class CatalogWriter:
     """The logged operations on the catalog."""
 
-    def __init__(self, catalog: Catalog, journal: Journal, gone: Callable[[Topic, DriftQError], None]) -> None:
+    def __init__(self, catalog: Catalog, change_log: ChangeLog, gone: Callable[[Topic, DriftQError], None]) -> None:
         self._catalog = catalog
-        self._journal = journal
+        self._change_log = change_log
         self._gone = gone
         self._creating: dict[int, Pending[Topic]] = {}
         self._updating: dict[int, Pending[None]] = {}
@@ -107,7 +107,7 @@ class CatalogWriter:
                 retry_after_ms=1000,
             )
         topic_id = catalog.next_id
-        created_ts = self._journal.time.wall()
+        created_ts = self._change_log.time.wall()
         topic = catalog.adopt(topic_id, name, config)
         topic.held += 1
         catalog.hold_name(topic)
@@ -121,7 +121,7 @@ class CatalogWriter:
             return topic
 
         try:
-            created = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply, uses_reserve=False)
+            created = self._change_log.control(topic, Kind.TOPIC, encode_body(body), apply, uses_reserve=False)
         except DriftQError:
             del catalog.by_id[topic_id]
             catalog.free_name(topic)
@@ -138,7 +138,7 @@ class CatalogWriter:
             del self._catalog.by_id[topic.id]
             self._catalog.free_name(topic)
             self._gone(topic, done.error)
-        self._journal.schedule()
+        self._change_log.schedule()
 
     def _check_type(self, topic: Topic, config: TopicConfig) -> None:
         if config.type != topic.config.type:
@@ -149,7 +149,7 @@ class CatalogWriter:
 
     def _update(self, topic: Topic, config: TopicConfig) -> Pending[None]:
         """Replace the config. Writes wait meanwhile, because the frame stores the last seq of the old class."""
-        topic.expire(self._journal.time.now())
+        topic.expire(self._change_log.time.now())
         for hears in self.before_update:
             hears(topic, config)
         head = topic.next_seq - 1
@@ -171,7 +171,7 @@ class CatalogWriter:
             self._catalog.config_changes += 1
 
         try:
-            updated = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply)
+            updated = self._change_log.control(topic, Kind.TOPIC, encode_body(body), apply)
         except DriftQError:
             topic.held -= 1
             raise
@@ -186,7 +186,7 @@ class CatalogWriter:
 
     def _release(self, topic: Topic) -> None:
         topic.held -= 1
-        self._journal.schedule()
+        self._change_log.schedule()
 
     def delete(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
         """Delete a topic and everything that refers to it. The result is whether it existed."""
@@ -199,7 +199,7 @@ class CatalogWriter:
         if unsettled is not None:
             unsettled.then(lambda _: forward(lambda: self.delete(name, if_empty=if_empty), answer))
             return answer
-        topic.expire(self._journal.time.now())
+        topic.expire(self._change_log.time.now())
         if if_empty and topic.count + topic.inflight_records:
             raise TopicNotEmptyError(
                 f"topic {name!r} is not empty",
@@ -214,7 +214,7 @@ class CatalogWriter:
             return True
 
         try:
-            deleted = self._journal.control(topic, Kind.TOPIC_DELETE, b"", apply)
+            deleted = self._change_log.control(topic, Kind.TOPIC_DELETE, b"", apply)
         except DriftQError:
             topic.held -= 1
             raise

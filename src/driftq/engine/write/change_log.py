@@ -33,7 +33,7 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 
-class Journal:
+class ChangeLog:
     """The only way to write to the WAL; schedules one flush per loop turn."""
 
     def __init__(

@@ -21,7 +21,7 @@ from driftq.engine.load.quota import Quota
 from driftq.engine.state.synced_seq import note_unsynced
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import Appender
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.engine.write.state_changes import apply_append
 from driftq.errors import DriftQError, ShardStoppedError
 from driftq.model.limits import OWN_BLOCK_RECORDS
@@ -59,8 +59,10 @@ def fitting(topic: Topic, sizes: Sequence[int], quota: int | None) -> int:
 class Copier:
     """Adds copied records to topics."""
 
-    def __init__(self, journal: Journal, appender: Appender, quota: Quota, published: Callable[[Topic], None]) -> None:
-        self._journal = journal
+    def __init__(
+        self, change_log: ChangeLog, appender: Appender, quota: Quota, published: Callable[[Topic], None]
+    ) -> None:
+        self._change_log = change_log
         self._appender = appender
         self._quota = quota
         self._published = published
@@ -73,14 +75,14 @@ class Copier:
         """Copy records for which there is room. `lasting`: the source records are on stable storage."""
         first, count, payload = topic.next_seq, rows.count, rows.payload_bytes
         last = first + count - 1
-        ts = max(self._journal.time.stamp(), topic.last_ts)
+        ts = max(self._change_log.time.stamp(), topic.last_ts)
         durability = topic.durability
         # Before the frames get their number: a reservation logs a frame of its own, which comes before them in the log.
         sync = (durability is Durability.FSYNC and note is not None) or (
             durability is Durability.DISK
             and (
                 self._appender.reservations.must_wait(topic, first, last)
-                or (note is not None and self._journal.between_shards(topic))
+                or (note is not None and self._change_log.between_shards(topic))
             )
         )
 
@@ -109,7 +111,7 @@ class Copier:
             topic.handing -= at_hand_over
             self._appender.count_in(topic, -count, -payload)
             if error is not None:
-                self._journal.give_back(topic)
+                self._change_log.give_back(topic)
                 done(error)
             elif self._show(topic, show, done):
                 topic.acked_since_reserve += count if at_hand_over else 0
@@ -117,15 +119,15 @@ class Copier:
 
         if at_hand_over:
             lost = partial(self._appender.losses.note, topic, first, last)
-            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=settle)
+            self._change_log.submit(topic, frames, sync=False, done=lost, prompt=False, handed=settle)
         else:
-            self._journal.submit(topic, frames, sync=sync, done=settle)
+            self._change_log.submit(topic, frames, sync=sync, done=settle)
 
     def _encoded(self, topic: Topic, rows: Rows, ts: int, note: CopyNote | None) -> tuple[Rows | Block, list[bytes]]:
         """Return the records in the form that is added to the topic, and the frames to log."""
         if note is None and rows.count < OWN_BLOCK_RECORDS:
             return rows, []
-        synced_to = self._journal.shard_of(topic).synced_to
+        synced_to = self._change_log.shard_of(topic).synced_to
         frame = encode_block(rows, topic_id=topic.id, first_seq=topic.next_seq, ts=ts, synced_to=synced_to)
         records: Rows | Block = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
         if note is None:
@@ -136,9 +138,9 @@ class Copier:
 
     def _show(self, topic: Topic, show: Callable[[], None], done: Done) -> bool:
         try:
-            self._journal.apply(topic, show)
+            self._change_log.apply(topic, show)
         except ShardStoppedError as stopped:
-            self._journal.give_back(topic)
+            self._change_log.give_back(topic)
             done(stopped)
             return False
         done(None)
@@ -146,7 +148,7 @@ class Copier:
 
     def _settled(self, topic: Topic, last: int, number: int | None, *, lasting: bool) -> None:
         """Note when the copies, which are visible now, are on stable storage: as soon as their source records are."""
-        shard = self._journal.shard_of(topic)
+        shard = self._change_log.shard_of(topic)
         if number is None and not lasting:
             number = shard.last_number  # exact if the source has the same shard; else the next write corrects it
         if number is not None:

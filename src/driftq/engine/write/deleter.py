@@ -11,7 +11,7 @@ from msgspec import Struct
 from driftq.engine.read.tag_lookup import Match, TagIndexes
 from driftq.engine.state.control_frames import DeleteFrame, encode_body
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.engine.write.state_changes import apply_delete, sources_of_delete
 from driftq.errors import InvalidRequestError
 from driftq.model.topic_config import Durability
@@ -47,8 +47,8 @@ def parse_match(match: object) -> Match:
 class Deleter:
     """Deletes records by seq, by tag, or by both."""
 
-    def __init__(self, journal: Journal, indexes: TagIndexes) -> None:
-        self._journal = journal
+    def __init__(self, change_log: ChangeLog, indexes: TagIndexes) -> None:
+        self._change_log = change_log
         self._indexes = indexes
 
     def delete(
@@ -67,7 +67,7 @@ class Deleter:
         """
         if before_seq is None and match is None and seqs is None:
             raise InvalidRequestError("a delete needs before_seq or match")
-        topic.expire(self._journal.time.now())
+        topic.expire(self._change_log.time.now())
         body = DeleteFrame(
             bound=topic.head + 1,
             before=before_seq,
@@ -85,7 +85,7 @@ class Deleter:
         # Without a cap or a TTL a delete commutes with later records, so they need not wait for its sync. A config
         # update in flight (`topic.held`) may add a cap or TTL that applies before the delete.
         config = topic.config
-        return self._journal.control(
+        return self._change_log.control(
             topic,
             Kind.DELETE,
             encode_body(body),

@@ -15,7 +15,7 @@ Invariants
 
 from driftq.engine.state.control_frames import FloorsBody, encode_body
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.engine.write.state_changes import apply_floors
 from driftq.errors import DriftQError
 from driftq.storage.blocks.frame import Kind
@@ -27,18 +27,18 @@ _RETRY_MS = 50
 class FloorLog:
     """Collects moved floors and logs them, one frame per topic at a time."""
 
-    def __init__(self, journal: Journal, runtime: Runtime) -> None:
-        self._journal = journal
+    def __init__(self, change_log: ChangeLog, runtime: Runtime) -> None:
+        self._change_log = change_log
         self._runtime = runtime
         self._due: set[Topic] = set()
         self._under_way: set[Topic] = set()
         self._timer: Timer | None = None
-        journal.at_turn(self._log_due)
+        change_log.at_turn(self._log_due)
 
     def moved(self, topic: Topic) -> None:
         """Log the floor of a mixed topic, which has moved, in this turn."""
         self._due.add(topic)
-        self._journal.schedule()
+        self._change_log.schedule()
 
     def _log_due(self) -> None:
         for topic in self._due - self._under_way:
@@ -47,7 +47,7 @@ class FloorLog:
 
     def _past_logging(self, topic: Topic) -> bool:
         """Whether the topic is deleted or its log stopped, so that nothing more can be logged for it."""
-        return topic.gone or self._journal.shard_of(topic).stopped is not None
+        return topic.gone or self._change_log.shard_of(topic).stopped is not None
 
     def _log(self, topic: Topic) -> bool:
         """Log the current floor. Returns whether the log accepted it; if not, it is tried again."""
@@ -59,7 +59,7 @@ class FloorLog:
                 topic.mixed_to = 0
 
         try:
-            logged = self._journal.control(topic, Kind.FLOORS, encode_body(body), apply, in_order=False)
+            logged = self._change_log.control(topic, Kind.FLOORS, encode_body(body), apply, in_order=False)
         except DriftQError:
             self._try_later()
             return False
@@ -82,7 +82,7 @@ class FloorLog:
             self._due.add(topic)
             self._try_later()
         elif topic in self._due:
-            self._journal.schedule()
+            self._change_log.schedule()
 
     def _try_later(self) -> None:
         if self._timer is None:
@@ -90,4 +90,4 @@ class FloorLog:
 
     def _try_again(self) -> None:
         self._timer = None
-        self._journal.schedule()
+        self._change_log.schedule()

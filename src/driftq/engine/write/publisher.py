@@ -24,7 +24,7 @@ from driftq.engine.state.durable_feature import DurableState
 from driftq.engine.state.synced_seq import note_unsynced
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import AppendResult
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.engine.write.state_changes import apply_append
 from driftq.errors import DriftQError, InternalError, ShardStoppedError, TopicNotFoundError
 from driftq.model.limits import COMMIT_BYTES_MAX, OWN_BLOCK_RECORDS
@@ -82,16 +82,16 @@ class Publisher:
     def __init__(
         self,
         runtime: Runtime,
-        journal: Journal,
+        change_log: ChangeLog,
         published: Callable[[Topic], None],
         when_synced: Callable[[Shard, int, Callable[[], None]], None],
     ) -> None:
-        self._journal = journal
+        self._change_log = change_log
         self._published = published
         self._when_synced = when_synced
         self._gathered: list[Publication] = []
         self._thread = FileThread(runtime, "driftq-encode")
-        journal.at_turn(self._send_gathered)
+        change_log.at_turn(self._send_gathered)
 
     def publish(
         self, topic: Topic, parts: Sequence[Rows], tag: WriterTag, feature: DurableState, synced: Callable[[], None]
@@ -100,13 +100,13 @@ class Publisher:
         count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
         assert payload <= COMMIT_BYTES_MAX, "a publication fits into one WAL file"
         asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
-        topic.expire(self._journal.time.now())
+        topic.expire(self._change_log.time.now())
         check_caps(topic, asked)
-        self._journal.check_append(topic, payload)
+        self._change_log.check_append(topic, payload)
         topic.inflight_records += count
         topic.inflight_payload += payload
         self._gathered.append(asked)
-        self._journal.schedule()
+        self._change_log.schedule()
         return asked.pending
 
     def forget(self, topic: Topic, error: DriftQError) -> None:
@@ -130,11 +130,11 @@ class Publisher:
 
     def _send(self, asked: Publication) -> None:
         topic = asked.topic
-        shard = self._journal.shard_of(topic)
+        shard = self._change_log.shard_of(topic)
         if shard.stopped is not None:
             self._fail(asked, shard.stopped)
             return
-        plan = _Plan(topic.next_seq, max(self._journal.time.stamp(), topic.last_ts), shard.synced_to)
+        plan = _Plan(topic.next_seq, max(self._change_log.time.stamp(), topic.last_ts), shard.synced_to)
         if asked.payload_bytes <= _INLINE_BYTES or topic.durability is Durability.EPHEMERAL:
             self._submit(asked, plan, _encoded(asked, plan, logged=topic.durability is not Durability.EPHEMERAL))
         else:
@@ -147,14 +147,14 @@ class Publisher:
 
         def done(encoded: list[tuple[bytes | None, Rows | Block]] | None, error: Exception | None) -> None:
             topic.held -= 1
-            self._journal.schedule()
+            self._change_log.schedule()
             if topic.gone:
                 self._fail(asked, TopicNotFoundError(topic.name))
             elif encoded is None:
                 self._fail(asked, InternalError(f"the commit could not be encoded: {error}"))
             elif topic.held or topic.next_seq != plan.first or topic.last_ts > plan.ts:
                 self._gathered.append(asked)  # another change came first: encode again, with the new seqs
-            elif (stopped := self._journal.shard_of(topic).stopped) is not None:
+            elif (stopped := self._change_log.shard_of(topic).stopped) is not None:
                 self._fail(asked, stopped)
             else:
                 self._submit(asked, plan, encoded)
@@ -166,7 +166,7 @@ class Publisher:
         first, ts, synced_to = plan
         last = first + asked.count - 1
         body = encode_body(CommitBody(asked.tag.writer, asked.tag.batch, first, last))
-        self._journal.queue_first()
+        self._change_log.queue_first()
         op = topic.next_op
         frames = [frame for frame, _ in encoded if frame is not None]
         frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to))
@@ -175,9 +175,9 @@ class Publisher:
         topic.next_op = op + 1
         topic.waiting += 1
         # Above the reservation, records of a `disk` topic must be durable before a reader sees them.
-        first_seen = last > topic.reserved or self._journal.overtakes_copies(topic)
+        first_seen = last > topic.reserved or self._change_log.overtakes_copies(topic)
         sync = topic.durability is Durability.FSYNC or (topic.durability is Durability.DISK and first_seen)
-        self._journal.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
+        self._change_log.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
 
     def _done(self, asked: Publication, sent: "_Sent", submission: Submission, error: DriftQError | None) -> None:
         topic = asked.topic
@@ -185,10 +185,10 @@ class Publisher:
         if error is None:
             error = self._apply(asked, sent)
         if error is not None:
-            self._journal.give_back(topic)
+            self._change_log.give_back(topic)
             self._fail(asked, error)
             return
-        shard = self._journal.shard_of(topic)
+        shard = self._change_log.shard_of(topic)
         if topic.durability is not Durability.EPHEMERAL:
             note_unsynced(topic, shard, submission.number, sent.last)
         self._when_synced(shard, submission.number, asked.synced)
@@ -212,7 +212,7 @@ class Publisher:
             asked.feature.apply(COMMIT, topic, sent.ts, sent.body)
 
         try:
-            self._journal.apply(topic, apply)
+            self._change_log.apply(topic, apply)
         except ShardStoppedError as stopped:
             return stopped
         return None

@@ -9,7 +9,7 @@ from driftq.engine.idle_topics import IdleTopics
 from driftq.engine.state.control_frames import WatermarkBody, encode_body
 from driftq.engine.state.synced_seq import synced_seq
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.errors import DiskFullError, ShardReadOnlyError, ThrottledError
 from driftq.model.limits import RESERVE_MAX, RESERVE_MIN
 from driftq.storage.blocks.frame import Kind
@@ -19,8 +19,8 @@ from driftq.system.runtime import Pending
 class Reservations:
     """The seq reservations of all topics."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, change_log: ChangeLog) -> None:
+        self._change_log = change_log
         self.idle = IdleTopics(self._is_settled, self.reserve)
 
     def must_wait(self, topic: Topic, first: int, last: int) -> bool:
@@ -39,7 +39,7 @@ class Reservations:
 
     def _is_settled(self, topic: Topic) -> bool:
         """Whether every record of a topic is on stable storage and its shard accepts another frame."""
-        shard = self._journal.shard_of(topic)
+        shard = self._change_log.shard_of(topic)
         under_way = topic.inflight_records or topic.waiting or topic.held
         return not under_way and synced_seq(topic, shard) >= topic.head and shard.has_room
 
@@ -55,7 +55,7 @@ class Reservations:
             topic.acked_since_reserve = 0
             topic.changed = True
             if reserved > topic.head:
-                self.idle.watch(topic, self._journal.time.now())
+                self.idle.watch(topic, self._change_log.time.now())
 
         def settle(done: Pending[None]) -> None:
             if done.error is not None and topic.reserve_asked == reserved:
@@ -63,7 +63,9 @@ class Reservations:
 
         body = encode_body(WatermarkBody(reserved))
         try:
-            logged = self._journal.control(topic, Kind.HEAD_WATERMARK, body, apply, in_order=False, uses_reserve=False)
+            logged = self._change_log.control(
+                topic, Kind.HEAD_WATERMARK, body, apply, in_order=False, uses_reserve=False
+            )
         except (ThrottledError, DiskFullError, ShardReadOnlyError):
             # The queue or the disk is full. Writes above the reservation wait for their own sync, and the next write
             # tries again.

@@ -118,11 +118,11 @@ class Backups:
             self._end(backup, "the checkpoint before the backup failed")
             return
         engine = self._engine
-        engine.filing.pin()
+        engine.segment_files.pin()
         try:
             snapshot = engine.checkpointer.capture()
         except OSError as error:
-            engine.filing.unpin()
+            engine.segment_files.unpin()
             self._end(backup, f"a block could not be read: {error.strerror}")
             return
         backup.state, backup.taken_ts = "copying", self._clock.wall_ms()
@@ -154,7 +154,7 @@ class Backups:
             self._runtime.from_thread(lambda: self._copied(backup, manifest, None))
 
     def _copied(self, backup: Backup, manifest: BackupManifest | None, error: str | None) -> None:
-        self._engine.filing.unpin()
+        self._engine.segment_files.unpin()
         if manifest is not None:
             backup.damaged = manifest.damaged
         self._end(backup, error)

@@ -6,7 +6,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError
 from driftq.features.broker.consumer.ack_batches import Acked, ack_all
-from driftq.features.broker.consumer.deadlines import Agenda, Spot
+from driftq.features.broker.consumer.deadlines import Deadlines, OpenMessage
 from driftq.features.broker.consumer.dispatcher import Dispatcher
 from driftq.features.broker.consumer.group_seek import Moved, seek
 from driftq.features.broker.consumer.message_settlement import MessageSettler, SettlementVerdict
@@ -24,10 +24,10 @@ from driftq.features.broker.protocols import (
     Registry,
 )
 from driftq.features.broker.retention import Retention
-from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.broker_state import BrokerState, BrokerTopic
 from driftq.features.broker.state.group import ConsumerGroup, ConsumerStream
 from driftq.features.broker.state.group_partition import OpenDelivery, State
-from driftq.features.broker.state.message_cache import Recent
+from driftq.features.broker.state.message_cache import MessageCache
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Message
 from driftq.model.v1_answers import GroupRow
@@ -37,20 +37,20 @@ from driftq.system.runtime import Pending, Runtime, each, run
 class Broker:
     """Topics, messages, groups and streams. Every refusal is a DriftQError whose message is the contract's text."""
 
-    name = Book.name
-    kinds = Book.kinds
+    name = BrokerState.name
+    kinds = BrokerState.kinds
 
     def __init__(self, settings: BrokerSettings, registry: Registry | None = None, hook: Hook | None = None) -> None:
         self.settings = settings
         self.registry: Registry = registry or NoRegistry()
         self.hook: Hook = hook or NoHook()
         self.counters = BrokerCounters()
-        self.book = Book(self.registry, self._ask, lambda: self._agenda.now())
+        self.broker_state = BrokerState(self.registry, self._ask, lambda: self._deadlines.now())
         self._asked: dict[tuple[int, str], tuple[BrokerTopic, ConsumerGroup]] = {}
         self._closed = False
         self._engine: Engine
         self._runtime: Runtime
-        self._agenda: Agenda
+        self._deadlines: Deadlines
         self._dispatcher: Dispatcher
         self.producer: MessageWriter
         self.settler: MessageSettler
@@ -61,44 +61,50 @@ class Broker:
         settings, counters = self.settings, self.counters
         self._engine = engine
         self._runtime = runtime
-        self._agenda = Agenda(
+        self._deadlines = Deadlines(
             runtime,
             engine.time.running,
             settings.redelivery_tick_ms,
-            due=lambda spot, entry: self.settler.due(spot, entry),
+            due=lambda open_message, entry: self.settler.due(open_message, entry),
             sweep=self.registry.sweep,
         )
-        recent = Recent()
-        self.producer = MessageWriter(engine, settings, self.book, self.registry, self.hook, counters, recent)
-        self.settler = MessageSettler(engine, settings, self.book, self._agenda, self.producer, self.registry, counters)
-        self._dispatcher = Dispatcher(engine, settings, self._agenda, self.settler, self.registry, counters, recent)
-        self.retention = Retention(engine, runtime, self.book, settings.v1_retention_ms)
-        self.book.open(engine)
-        for topic in self.book.by_id.values():
+        message_cache = MessageCache()
+        self.producer = MessageWriter(
+            engine, settings, self.broker_state, self.registry, self.hook, counters, message_cache
+        )
+        self.settler = MessageSettler(
+            engine, settings, self.broker_state, self._deadlines, self.producer, self.registry, counters
+        )
+        self._dispatcher = Dispatcher(
+            engine, settings, self._deadlines, self.settler, self.registry, counters, message_cache
+        )
+        self.retention = Retention(engine, runtime, self.broker_state, settings.v1_retention_ms)
+        self.broker_state.open(engine)
+        for topic in self.broker_state.by_id.values():
             for group in topic.groups.values():
-                for lane in group.lanes.values():
-                    self._reopen(Spot(topic, group, lane))
-                    self.producer.note_progress(lane)
+                for group_partition in group.group_partitions.values():
+                    self._reopen(OpenMessage(topic, group, group_partition))
+                    self.producer.note_progress(group_partition)
         self.retention.start()
 
-    def _reopen(self, spot: Spot) -> None:
+    def _reopen(self, open_message: OpenMessage) -> None:
         """Open the messages that failed in an earlier run: they wait for the rest of their delay, or are ready."""
-        now = self._agenda.now()
-        lane = spot.lane
-        for offset, fact in lane.retries.items():
-            entry = lane.open[offset] = OpenDelivery(offset, fact.attempts, fact.last_error)
+        now = self._deadlines.now()
+        group_partition = open_message.group_partition
+        for offset, fact in group_partition.retries.items():
+            entry = group_partition.open[offset] = OpenDelivery(offset, fact.attempts, fact.last_error)
             entry.doomed = fact.doomed
             if fact.next_at > now:
                 entry.state = State.WAITING
                 entry.due = fact.next_at
-                self._agenda.add(spot, entry)
+                self._deadlines.add(open_message, entry)
             else:
-                lane.make_ready(entry)
+                group_partition.make_ready(entry)
 
     def close(self) -> None:
         """Stop all deliveries, timers and retention."""
         self._closed = True
-        self._agenda.close()
+        self._deadlines.close()
         self.retention.close()
 
     def _ask(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
@@ -119,11 +125,11 @@ class Broker:
 
     def topics(self) -> list[str]:
         """Return the names of all topics, in the order of their bytes."""
-        return sorted(self.book.by_name, key=str.encode)
+        return sorted(self.broker_state.by_name, key=str.encode)
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic. Raise InvalidRequestError."""
-        return self.book.find(topic).partitions
+        return self.broker_state.find(topic).partitions
 
     # Messages
 
@@ -149,10 +155,10 @@ class Broker:
         name: str = "",
     ) -> ConsumerStream:
         """Join a group: `outlet` gets messages from the next turn on. Raise InvalidRequestError."""
-        found = self.book.find(topic)
+        found = self.broker_state.find(topic)
         settings = self.settings
         lease = min(lease_ms or settings.default_lease_ms, settings.lease_ms_max)
-        joined = self.book.group(found, group)
+        joined = self.broker_state.group(found, group)
         stream = ConsumerStream(
             joined, owner, outlet, lease, settings.stream_credit if credit is None else credit, name
         )
@@ -162,7 +168,7 @@ class Broker:
 
     def leave(self, topic: str, group: str, owner: str, name: str) -> int:
         """End the streams with this owner and name. Return how many there were (http-v1 §22)."""
-        known = self.book.find(topic).groups.get(group)
+        known = self.broker_state.find(topic).groups.get(group)
         return 0 if known is None else known.end(owner, name)
 
     def ack(self, place: DeliveryKey, owner: str) -> Pending[None]:
@@ -171,7 +177,7 @@ class Broker:
 
     def ack_all(self, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]) -> list[Acked]:
         """Ack messages of a group, given as partition and offset. Return the answer for each (http-v1 §22)."""
-        return ack_all(self.book, self.settler, topic, group, owner, messages)
+        return ack_all(self.broker_state, self.settler, topic, group, owner, messages)
 
     def nack(
         self,
@@ -197,21 +203,21 @@ class Broker:
 
     def groups(self, topic: str | None = None, group: str | None = None, *, ages: bool = True) -> list[GroupRow]:
         """Return the state of groups, filtered by topic and name if given. Without `ages` no block is read."""
-        return figures(self.book, self._engine.time, topic, group, ages=ages)
+        return figures(self.broker_state, self._engine.time, topic, group, ages=ages)
 
     def standings(self, topic: str, partition: int, offset: int) -> list[GroupStanding]:
         """Return the state of a message in every group of its topic."""
-        return standings(self.book, topic, partition, offset)
+        return standings(self.broker_state, topic, partition, offset)
 
     def is_done(self, topic: str, group: str, offset: int) -> bool:
         """Whether a message is done for a group. A message that does not exist counts as done."""
-        found = self.book.by_name.get(topic)
+        found = self.broker_state.by_name.get(topic)
         partition = None if found is None else found.index.partition_at(offset)
         if found is None or partition is None:
             return True
         known = found.groups.get(group)
-        lane = None if known is None else known.lanes.get(partition)
-        return lane is not None and offset in lane.done
+        group_partition = None if known is None else known.group_partitions.get(partition)
+        return group_partition is not None and offset in group_partition.done
 
     def seek(
         self,
@@ -224,33 +230,33 @@ class Broker:
     ) -> Pending[list[Moved]]:
         """Move a group to the first message at or above an offset, per partition (http-v1 §22)."""
         seams = self._engine, self._runtime
-        moved = run(seek(*seams, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
+        moved = run(seek(*seams, self.broker_state, self.registry, topic, group, floors, dry_run=dry_run, force=force))
         moved.then(lambda done: self._sought(topic, group) if done.error is None else None)
         return moved
 
     def _sought(self, topic: str, group: str) -> None:
-        known = self.book.find(topic).groups.get(group)
-        for lane in () if known is None else known.lanes.values():
-            self.producer.note_progress(lane)
+        known = self.broker_state.find(topic).groups.get(group)
+        for group_partition in () if known is None else known.group_partitions.values():
+            self.producer.note_progress(group_partition)
 
     # Calls from the engine
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
         """Apply one committed frame of the broker."""
-        self.book.apply(kind, topic, ts, body)
+        self.broker_state.apply(kind, topic, ts, body)
 
     def capture(self) -> bytes:
         """Return the checkpoint section of the broker."""
-        return self.book.capture()
+        return self.broker_state.capture()
 
     def restore(self, section: bytes) -> None:
         """Restore the state from a checkpoint section."""
-        self.book.restore(section)
+        self.broker_state.restore(section)
 
     def name_topics(self, topics: Mapping[int, Topic]) -> None:
         """Rename the log of every broker topic to `@NAME`."""
-        self.book.name_topics(topics)
+        self.broker_state.name_topics(topics)
 
     def forget(self, topic: Topic) -> None:
         """Drop a topic whose log was deleted."""
-        self.book.forget(topic)
+        self.broker_state.forget(topic)

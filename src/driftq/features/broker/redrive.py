@@ -48,7 +48,7 @@ class WaitingLetter(NamedTuple):
     message: Message
 
 
-class Letters(Protocol):
+class RedriveTopics(Protocol):
     """The topics of the broker, as a redrive uses them."""
 
     def partitions(self, topic: str) -> int:
@@ -127,7 +127,12 @@ class Redriver:
     """All redrive jobs of this run of the server."""
 
     def __init__(
-        self, letters: Letters, runtime: Runtime, entropy: Entropy, now: Callable[[], int], wall: Callable[[], int]
+        self,
+        letters: RedriveTopics,
+        runtime: Runtime,
+        entropy: Entropy,
+        now: Callable[[], int],
+        wall: Callable[[], int],
     ) -> None:
         """Set the clocks: `now` controls the rate of a job, `wall` is the time of day to show; both in milliseconds."""
         self._letters = letters

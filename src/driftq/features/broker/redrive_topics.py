@@ -5,27 +5,27 @@ from driftq.features.broker.producer.producer import MessageWriter
 from driftq.features.broker.protocols import Produced
 from driftq.features.broker.redrive import WaitingLetter
 from driftq.features.broker.state.broker_frames import GroupKind, RetiredBody, encode
-from driftq.features.broker.state.broker_state import Book
+from driftq.features.broker.state.broker_state import BrokerState
 from driftq.features.broker.state.stored_messages import read_page
 from driftq.model.message import Message
 from driftq.system.runtime import Pending, run
 
 
-class BrokerLetters:
-    """Implements `redrive.Letters` with the topics of a broker."""
+class BrokerRedriveTopics:
+    """Implements `redrive.RedriveTopics` with the topics of a broker."""
 
-    def __init__(self, engine: Engine, book: Book, producer: MessageWriter) -> None:
+    def __init__(self, engine: Engine, broker_state: BrokerState, producer: MessageWriter) -> None:
         self._engine = engine
-        self._book = book
+        self._broker_state = broker_state
         self._producer = producer
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic. Raise InvalidRequestError if the topic does not exist."""
-        return self._book.find(topic).partitions
+        return self._broker_state.find(topic).partitions
 
     def has(self, topic: str) -> bool:
         """Whether a topic with this name exists."""
-        return topic in self._book.by_name
+        return topic in self._broker_state.by_name
 
     def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[WaitingLetter], int | None]]:
         """Return up to `limit` messages from an offset on that are not retired, and the next offset if
@@ -34,7 +34,7 @@ class BrokerLetters:
         return run(self._read(topic, offset, limit))
 
     async def _read(self, name: str, offset: int, limit: int) -> tuple[list[WaitingLetter], int | None]:
-        topic = self._book.find(name)
+        topic = self._broker_state.find(name)
         index = topic.index
         page, reached = await read_page(self._engine, topic.log, offset, min(offset + limit, index.head))
         letters = [
@@ -52,4 +52,4 @@ class BrokerLetters:
     def retire(self, topic: str, letter: WaitingLetter) -> Pending[None]:
         """Record that a message is done for every group, including future ones."""
         body = RetiredBody(letter.partition, letter.offset, letter.message.size)
-        return self._book.log(self._book.find(topic), GroupKind.RETIRED, encode(body))
+        return self._broker_state.log(self._broker_state.find(topic), GroupKind.RETIRED, encode(body))

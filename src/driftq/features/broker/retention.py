@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from driftq.engine.engine import Engine
 from driftq.errors import DriftQError
 from driftq.features.broker.state.broker_frames import GroupKind, TrimBody, Trimmed, encode
-from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.broker_state import BrokerState, BrokerTopic
 from driftq.features.broker.state.group import ConsumerGroup
 from driftq.features.broker.state.stored_messages import read_page
 from driftq.model.names import DLQ
@@ -37,10 +37,10 @@ _STEP = 10_000
 class Retention:
     """Removes old messages from every topic, repeatedly."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, book: Book, retention_ms: int) -> None:
+    def __init__(self, engine: Engine, runtime: Runtime, broker_state: BrokerState, retention_ms: int) -> None:
         self._engine = engine
         self._runtime = runtime
-        self._book = book
+        self._broker_state = broker_state
         self._age_ms = retention_ms
         self._look_ms = min(max(retention_ms // _LOOKS, _LOOK_MS_MIN), _LOOK_MS_MAX)
         self._timer: Timer | None = None
@@ -69,7 +69,7 @@ class Retention:
 
     async def sweep(self) -> None:
         """Remove all messages that may be removed now. Raise a DriftQError."""
-        for topic in list(self._book.by_id.values()):
+        for topic in list(self._broker_state.by_id.values()):
             while not self._closed and await self._trim(topic):
                 pass
 
@@ -89,7 +89,7 @@ class Retention:
         trimming: Pending[None] = Pending()
         topic.trimming = trimming
         try:
-            await self._book.log(topic, GroupKind.TRIM, encode(TrimBody(start, taken)))
+            await self._broker_state.log(topic, GroupKind.TRIM, encode(TrimBody(start, taken)))
         finally:
             index.leave(index.start)
             topic.trimming = None
@@ -142,9 +142,9 @@ class Retention:
         index = topic.index
         lowest = index.head
         for partition, part in enumerate(index.parts):
-            lane = None if group is None else group.lanes.get(partition)
-            at = index.at_or_after(partition, 0 if lane is None else lane.done.floor + 1)
-            while lane is None and at is not None and at in part.retired:
+            group_partition = None if group is None else group.group_partitions.get(partition)
+            at = index.at_or_after(partition, 0 if group_partition is None else group_partition.done.floor + 1)
+            while group_partition is None and at is not None and at in part.retired:
                 at = index.at_or_after(partition, at + 1)
             if at is not None:
                 lowest = min(lowest, at)

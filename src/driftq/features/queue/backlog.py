@@ -13,7 +13,7 @@ from driftq.engine.read.seq_lookup import live_after, live_of
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError, NotAQueueError, TopicNotFoundError
 from driftq.features.queue.lease_events import LeaseEvent
-from driftq.features.queue.lease_log import LeaseBook
+from driftq.features.queue.lease_log import LeaseLog
 from driftq.features.queue.lease_table import LeaseTable
 
 
@@ -28,14 +28,14 @@ class QueueCounters(NamedTuple):
 class Picked:
     """The jobs that a pass has taken and not yet granted."""
 
-    __slots__ = ("again", "fresh", "poison")
+    __slots__ = ("again", "fresh", "overdelivered")
 
     def __init__(self) -> None:
         self.fresh: list[int] = []
         """Seqs of jobs that were never delivered."""
         self.again: dict[int, int] = {}
         """Jobs that were given back: seq to the number of the coming delivery."""
-        self.poison: dict[int, int] = {}
+        self.overdelivered: dict[int, int] = {}
         """Jobs that were delivered too often: seq to the number of deliveries."""
 
     @property
@@ -57,22 +57,22 @@ class Picked:
         self.fresh = [seq for seq in self.fresh if seq not in gone]
         for seq in gone:
             self.again.pop(seq, None)
-            self.poison.pop(seq, None)
+            self.overdelivered.pop(seq, None)
 
 
 class Backlog:
     """All queue topics, with their lease tables."""
 
-    def __init__(self, engine: Engine, book: LeaseBook) -> None:
+    def __init__(self, engine: Engine, lease_log: LeaseLog) -> None:
         self._engine = engine
-        self.book = book
+        self.lease_log = lease_log
 
     def look(self, name: str) -> tuple[Topic, LeaseTable]:
         """Return a queue and its table, updated to the present. Raise TopicNotFoundError or NotAQueueError."""
         topic = self._engine.topic(name)
         if topic.config.type != "queue":
             raise NotAQueueError(name)
-        table = self.book.table(topic)
+        table = self.lease_log.table(topic)
         self.refresh(topic, table)
         return topic, table
 
@@ -98,26 +98,26 @@ class Backlog:
         """
         if table.owed:
             try:
-                self.book.commit(topic, table, LeaseEvent(table.clock))
+                self.lease_log.commit(topic, table, LeaseEvent(table.clock))
             except DriftQError:
                 return  # after a restart the clock expires these leases again
 
     def counters(self, topic: Topic) -> QueueCounters:
         """Return the job counts of a queue, exact at this moment."""
-        table = self.book.table(topic)
+        table = self.lease_log.table(topic)
         self.refresh(topic, table)
         self.settle_debts(topic, table)
         return QueueCounters(ready(topic, table), table.in_flight, table.dead_lettered)
 
-    def pick(self, topic: Topic, table: LeaseTable, picked: Picked, limit: int, poison_max: int) -> None:
+    def pick(self, topic: Topic, table: LeaseTable, picked: Picked, limit: int, overdelivered_max: int) -> None:
         """Take jobs until `picked` has `limit`: those given back first, lowest seq first, then those never delivered.
 
-        Stop early when `poison_max` jobs were found that were delivered too often.
+        Stop early when `overdelivered_max` jobs were found that were delivered too often.
         """
         config = topic.config
         deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
         wanted = limit - len(picked.again) - len(picked.fresh)
-        while wanted > 0 and len(picked.poison) < poison_max and table.has_reclaimed():
+        while wanted > 0 and len(picked.overdelivered) < overdelivered_max and table.has_reclaimed():
             seqs = table.reclaim(wanted)
             live = live_of(topic, seqs)
             if len(live) < len(seqs):
@@ -125,7 +125,7 @@ class Backlog:
             for seq in live:
                 count = table.deliveries(seq)
                 if 0 < deliveries_max <= count:
-                    picked.poison[seq] = count
+                    picked.overdelivered[seq] = count
                 else:
                     picked.again[seq] = count + 1
                     wanted -= 1
@@ -139,7 +139,7 @@ class Backlog:
         """Undo a pass: its jobs can be claimed again, with the delivery counts that they had before."""
         table.give_back(picked.fresh, fresh=True)
         table.give_back(picked.again)
-        table.give_back(picked.poison)
+        table.give_back(picked.overdelivered)
 
 
 def ready(topic: Topic, table: LeaseTable) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from driftq.codec.job_json import Handed, render_jobs
+from driftq.codec.job_json import ClaimLease, render_jobs
 from driftq.engine.engine import Engine
 from driftq.engine.engine_time import EngineTime
 from driftq.engine.read.seq_lookup import live_of, rows_of
@@ -82,7 +82,7 @@ class Claimer:
 
     def _bring_and_serve(self, topic: Topic, asks: list[Ask]) -> None:
         """Serve the claims after the router copies that are due have been written."""
-        waiting = self._engine.bring(topic) if self._engine.upstreams and not topic.gone else None
+        waiting = self._engine.bring(topic) if self._engine.topic_copiers and not topic.gone else None
         if waiting is None:
             self._serve(topic, asks)
         else:
@@ -93,11 +93,11 @@ class Claimer:
         if topic.gone:
             _refuse(asks, TopicNotFoundError(topic.name))
             return
-        table = self._backlog.book.table(topic)
+        table = self._backlog.lease_log.table(topic)
         self._backlog.refresh(topic, table)
         picked = Picked()
         self._backlog.pick(topic, table, picked, _wanted(asks), self._claim_max)
-        if not picked.poison and not are_durable(topic):
+        if not picked.overdelivered and not are_durable(topic):
             try:
                 found = self._engine.rows(topic, sorted(picked.seqs), _room(asks))
             except DriftQError as error:
@@ -113,10 +113,10 @@ class Claimer:
     async def _serve_slowly(self, topic: Topic, table: LeaseTable, asks: list[Ask], picked: Picked) -> None:
         """Finish a pass that has to wait for dead letters, blocks or a commit."""
         try:
-            while picked.poison and await self._bury(topic, table, picked):
+            while picked.overdelivered and await self._bury(topic, table, picked):
                 self._backlog.pick(topic, table, picked, _wanted(asks), self._claim_max)
-            table.give_back(picked.poison)
-            picked.poison.clear()
+            table.give_back(picked.overdelivered)
+            picked.overdelivered.clear()
             held = await self._fetch(topic, table, picked, picked.seqs, _room(asks))
             self._cut(table, picked, held)
             self._backlog.refresh(topic, table)
@@ -142,10 +142,10 @@ class Claimer:
 
         Return whether all jobs of the batch were moved.
         """
-        slices = await self._fetch(topic, table, picked, list(picked.poison), _BYTES_MAX)
+        slices = await self._fetch(topic, table, picked, list(picked.overdelivered), _BYTES_MAX)
         if not slices or topic.gone:
             return False
-        moved, deleted = await dead_letter.move(self._engine, topic, slices, picked.poison)
+        moved, deleted = await dead_letter.move(self._engine, topic, slices, picked.overdelivered)
         table.seen_deleted += deleted
         table.dead_lettered += len(moved)
         table.drop(moved)
@@ -189,7 +189,7 @@ class Claimer:
             self._backlog.settle_debts(topic, table)
             return _Grants(grants, None)
         try:
-            waiting = self._backlog.book.commit(topic, table, LeaseEvent(table.clock, [], given))
+            waiting = self._backlog.lease_log.commit(topic, table, LeaseEvent(table.clock, [], given))
         except DriftQError:
             _forget_streams(table, given)
             raise
@@ -213,7 +213,7 @@ class _Grants(NamedTuple):
                 continue
             slices = held if len(self.grants) == 1 else rows_of(topic, grant.seqs, sys.maxsize)
             assert isinstance(slices, list), "a block that is held is in memory"
-            jobs = render_jobs(slices, Handed(grant.number, time.shown(grant.deadline), dict(grant.counts)))
+            jobs = render_jobs(slices, ClaimLease(grant.number, time.shown(grant.deadline), dict(grant.counts)))
             ask.answer.resolve(ClaimResult(grant.seqs, jobs, left))
 
 

@@ -59,15 +59,15 @@ async def _synced(engine: Engine, target: str, topic: Topic) -> None:
     One shard keeps its order in a crash; two shards do not.
     """
     copied = engine.catalog.find(target)
-    journal = engine.journal
+    change_log = engine.change_log
     if copied is None or copied.durability is Durability.EPHEMERAL:
         return
-    shard = journal.shard_of(copied)
-    if shard is journal.shard_of(topic):
+    shard = change_log.shard_of(copied)
+    if shard is change_log.shard_of(topic):
         return
     waiting: Pending[None] = Pending()
     shard.sync(lambda _, error: waiting.resolve(None) if error is None else waiting.fail(error))
-    journal.schedule()
+    change_log.schedule()
     await waiting
 
 

@@ -118,7 +118,7 @@ class Push:
 
     def _look(self) -> int | None:
         topic, parts = self._topic, self._parts
-        table = parts.backlog.book.table(topic)
+        table = parts.backlog.lease_log.table(topic)
         topic.expire(parts.engine.time.now())
         parts.backlog.refresh(topic, table)
         parts.backlog.settle_debts(topic, table)
@@ -145,7 +145,7 @@ class Push:
             return
         self._is_unavailable = self._is_unavailable and error is not None
         if error is not None or not done.result().seqs:
-            self._look_again(self._parts.backlog.book.table(self._topic), retry=error is not None)
+            self._look_again(self._parts.backlog.lease_log.table(self._topic), retry=error is not None)
             return
         try:
             self._deliver(done.result())

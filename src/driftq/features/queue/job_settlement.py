@@ -108,12 +108,12 @@ class JobSettler:
 
     def release(self, topic: Topic, seqs: Sequence[int]) -> None:
         """Give back the jobs of a connection that has closed."""
-        table = self._backlog.book.table(topic)
+        table = self._backlog.lease_log.table(topic)
         held = {seq: lease for seq in seqs if (lease := table.leased(seq)) is not None}
         releases = [Release(lease.number, jobs) for lease, jobs in by_lease(held)]
         if releases:
             try:
-                self._backlog.book.commit(topic, table, LeaseEvent(table.clock, releases))
+                self._backlog.lease_log.commit(topic, table, LeaseEvent(table.clock, releases))
             except DriftQError:
                 return  # the leases end at their deadline
             self._engine.wakeups.wake(topic.name)
@@ -137,7 +137,7 @@ class JobSettler:
                 answer.resolve(result())
 
         try:
-            waiting = self._backlog.book.commit(topic, table, event)
+            waiting = self._backlog.lease_log.commit(topic, table, event)
         except DriftQError:
             table.hold_again(taken)
             raise

@@ -28,7 +28,7 @@ def are_durable(topic: Topic) -> bool:
     return topic.config.leases_durable and topic.durability is not Durability.EPHEMERAL
 
 
-class LeaseBook:
+class LeaseLog:
     """All lease tables, by topic id."""
 
     name = "leases"

@@ -6,7 +6,7 @@ from driftq.features.queue.backlog import Backlog, QueueCounters
 from driftq.features.queue.claims import Claimer
 from driftq.features.queue.job_push import Pusher, PushTurns
 from driftq.features.queue.job_settlement import JobSettler
-from driftq.features.queue.lease_log import LeaseBook
+from driftq.features.queue.lease_log import LeaseLog
 from driftq.features.queue.waiting_claims import Waits
 from driftq.system.entropy import Entropy
 from driftq.system.runtime import Runtime
@@ -17,10 +17,12 @@ _RUN_ID_BYTES = 4
 class Queues:
     """Claim, wait, settle, push and count jobs. `book` is a feature of the engine; all streams share `turns`."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: PushTurns, book: LeaseBook) -> None:
+    def __init__(
+        self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: PushTurns, lease_log: LeaseLog
+    ) -> None:
         self._engine = engine
-        self._book = book
-        self.backlog = Backlog(engine, book)
+        self._lease_log = lease_log
+        self.backlog = Backlog(engine, lease_log)
         # Claim numbers start at another random point in every run, so that no lease id occurs twice.
         run_id = int.from_bytes(entropy.token(_RUN_ID_BYTES)) >> 1
         self.claimer = Claimer(engine, runtime, self.backlog, run_id)
@@ -30,7 +32,7 @@ class Queues:
 
     def open(self) -> None:
         """Finish recovery: correct the lease tables."""
-        self._book.open(self._engine)
+        self._lease_log.open(self._engine)
 
     def counters(self, topic: Topic) -> QueueCounters:
         """Return how many jobs of a queue are ready, in flight and dead-lettered."""

@@ -85,7 +85,7 @@ class WaitingClaim:
             return
         if not topic.gone:
             try:
-                table = backlog.book.table(topic)
+                table = backlog.lease_log.table(topic)
                 topic.expire(self._waits.engine.time.now())
                 backlog.refresh(topic, table)
                 if ready(topic, table) <= 0:
@@ -117,7 +117,7 @@ class WaitingClaim:
         elif done.result().seqs or self._ending:
             self._resolve(done.result())
         elif not self.topic.gone:
-            self._look_later(self._waits.backlog.book.table(self.topic).next_due())
+            self._look_later(self._waits.backlog.lease_log.table(self.topic).next_due())
         else:
             self._waits.runtime.soon(self.look)  # the next claim fails, because the topic is gone
 

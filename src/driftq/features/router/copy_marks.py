@@ -14,7 +14,7 @@ happened in memory already:
         ▲           └─ its write fails ─┘ (to unlogged)
 
 Invariants
-- While a mark is unlogged, it is queued before the next frame of any topic (`Journal.before_frames`). A failed write
+- While a mark is unlogged, it is queued before the next frame of any topic (`ChangeLog.before_frames`). A failed write
   fails everything that was queued after it in its shard, so in that shard no frame is in the log without the mark.
 - While a mark is unlogged or under way, no copy is placed in any dest.
 - The marks of one shard are logged in the order of their events.
@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 from driftq.engine.engine import Engine
 from driftq.engine.state.control_frames import encode_body
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.errors import DriftQError
 from driftq.features.router.destination import Inflow
 from driftq.features.router.router_frames import ROUTER_MARK, RouterMarkBody
@@ -80,9 +80,9 @@ class _Settled(Protocol):
 class UnloggedMarks:
     """The unlogged marks of all destinations. True while there is one."""
 
-    def __init__(self, table: RouterTable, journal: Journal, settled: "_Settled") -> None:
+    def __init__(self, table: RouterTable, change_log: ChangeLog, settled: "_Settled") -> None:
         self._table = table
-        self._journal = journal
+        self._change_log = change_log
         self._settled = settled
         """Called when no mark is under way any more, with whether every mark is logged."""
         self._marks: list[_Mark] = []
@@ -96,24 +96,24 @@ class UnloggedMarks:
     def add(self, dest: Topic, body: RouterMarkBody) -> None:
         """Add a mark that a start has left to be logged."""
         self._marks.append(_Mark(dest, body))
-        self._journal.before_frames = self.log
+        self._change_log.before_frames = self.log
 
     def lost(self, topic: Topic, first: int) -> None:
         """Record that direct writes from this seq on were shown and are not in the log."""
         if topic.durability is Durability.DISK and self._table.inflow(topic.id) is not None:
             self._lost[topic] = min(first, self._lost.get(topic, first))
-            self._journal.before_frames = self.log
+            self._change_log.before_frames = self.log
 
     def hurry(self) -> bool:
         """Queue the marks in the next turn. Return False if none is on its way because the log has stopped."""
-        if self._journal.before_frames is not None:
-            self._journal.schedule()
+        if self._change_log.before_frames is not None:
+            self._change_log.schedule()
             return True
         return self._under_way > 0
 
     def log(self) -> None:
         """Queue every mark that is not under way."""
-        self._journal.before_frames = None
+        self._change_log.before_frames = None
         for dest, first in self._lost.items():
             self._marks.append(_Mark(dest, self._mark_of_loss(dest, first)))
         self._lost.clear()
@@ -141,11 +141,11 @@ class UnloggedMarks:
             self._under_way -= 1
             if done.error is not None and not dest.gone:
                 self._marks.append(mark)
-                if self._journal.shard_of(dest).stopped is None:
-                    self._journal.before_frames = self.log
+                if self._change_log.shard_of(dest).stopped is None:
+                    self._change_log.before_frames = self.log
             if not self._under_way:
                 self._settled(logged=not self)
 
         self._under_way += 1
-        logged = self._journal.control(dest, ROUTER_MARK, body, apply, sync=dest.keeps_head, checks_room=False)
+        logged = self._change_log.control(dest, ROUTER_MARK, body, apply, sync=dest.keeps_head, checks_room=False)
         logged.then(settle)

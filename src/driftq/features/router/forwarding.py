@@ -24,7 +24,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.load.priority import Bands, effective_priority
 from driftq.engine.read.topic_page import Damaged, Missing
 from driftq.engine.state.control_frames import encode_body
-from driftq.engine.state.topic import Going, Topic
+from driftq.engine.state.topic import RemovalCause, Topic
 from driftq.engine.write.copier import CopyNote
 from driftq.errors import DriftQError
 from driftq.features.router.copies import CopyBatch, copied_seqs, copies_of, first_too_large
@@ -71,7 +71,7 @@ class Forwarder:
         self._syncing: set[int] = set()
         self._stamps = Stamps(table, engine, runtime)
         self._backoff = Backoff(table, engine, runtime, self.wake)
-        self.unlogged = UnloggedMarks(table, engine.journal, self._marks_settled)
+        self.unlogged = UnloggedMarks(table, engine.change_log, self._marks_settled)
         engine.listeners.append(self._published)
 
     def close(self) -> None:
@@ -133,9 +133,14 @@ class Forwarder:
         self.wake(inflow)
         return waiting
 
-    def guard(self, topic: Topic, going: Going) -> None:
+    def guard(self, topic: Topic, going: RemovalCause) -> None:
         """Copy records of a source, if possible, before a cap or a delete removes them; a TTL does not wait."""
-        if going is Going.BY_TIME or self._closed or len(self._changing) >= _DEPTH_MAX or topic.id in self._changing:
+        if (
+            going is RemovalCause.BY_TIME
+            or self._closed
+            or len(self._changing) >= _DEPTH_MAX
+            or topic.id in self._changing
+        ):
             return
         self._changing.add(topic.id)
         try:
@@ -192,7 +197,7 @@ class Forwarder:
             self._backoff.later(inflow, _SOON_MS)
             return StepResult.BUSY
         if dest.durability is not Durability.EPHEMERAL:
-            self._engine.journal.check_append(dest)
+            self._engine.change_log.check_append(dest)
         source.expire(self._engine.time.now())
         low, upto = inflow.low, source.head
         # Records that an `fsync` topic shows are on stable storage, even before `synced_seq` was updated.
@@ -377,7 +382,7 @@ class Forwarder:
         source = inflow.source
         if source.id in self._syncing:
             return StepResult.BUSY
-        shard = self._engine.journal.shard_of(source)
+        shard = self._engine.change_log.shard_of(source)
         shard.check_room()
         self._syncing.add(source.id)
 
@@ -391,5 +396,5 @@ class Forwarder:
                     self._tell(waiting, everybody=True)
 
         shard.sync(done)
-        self._engine.journal.schedule()
+        self._engine.change_log.schedule()
         return StepResult.BUSY

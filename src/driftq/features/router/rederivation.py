@@ -28,7 +28,7 @@ from the source, so fences do not matter there.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.read.topic_page import Damaged, Missing
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.copier import fitting
@@ -48,9 +48,9 @@ from driftq.storage.blocks.rows import Rows
 class Rederiver:
     """Recreates the copies of one start."""
 
-    def __init__(self, table: RouterTable, filing: Filing, limits: Limits) -> None:
+    def __init__(self, table: RouterTable, segment_files: SegmentFiles, limits: Limits) -> None:
         self._table = table
-        self._filing = filing
+        self._segment_files = segment_files
         self._limits = limits
         self._queues: dict[Inflow, CopyQueue] = {}
         self._ended: dict[int, list[Inflow]] = {}
@@ -186,7 +186,7 @@ class Rederiver:
                 owner = entry.owners[place]
                 owner.forwarded += 1
                 owner.copied_to = max(owner.copied_to, entry.seqs[place])
-            self._filing.roll(topic)
+            self._segment_files.roll(topic)
         queue.placed += count
         if queue.placed == total:
             queue.waiting.popleft()

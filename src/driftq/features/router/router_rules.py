@@ -206,7 +206,7 @@ class Rules:
         dest.fed = True  # set before the head is read: later writes are in order with copies
         self._table.making[dest.id] += 1
         try:
-            if first and dest.durability is Durability.DISK and engine.journal.between_shards(dest):
+            if first and dest.durability is Durability.DISK and engine.change_log.between_shards(dest):
                 await engine.sync_shard(dest)  # a crash must not take earlier writes and keep copies
             number = self._table.next_number if existing is None else existing.number
             body = RouterFrame(

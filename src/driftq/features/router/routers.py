@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from msgspec import msgpack
 
 from driftq.engine.engine import Engine
-from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.control_frames import decode_body, encode_body
-from driftq.engine.state.topic import Going, Topic
+from driftq.engine.state.topic import RemovalCause, Topic
 from driftq.errors import (
     RouterNotFoundError,
 )
@@ -64,10 +64,10 @@ class Routers:
 
     # Recovery
 
-    def attach(self, catalog: Catalog, filing: Filing) -> None:
+    def attach(self, catalog: Catalog, segment_files: SegmentFiles) -> None:
         """Set the catalog and the file store, before anything is restored."""
         self._table.catalog = catalog
-        self._replay = Rederiver(self._table, filing, self._limits)
+        self._replay = Rederiver(self._table, segment_files, self._limits)
 
     def derives(self, topic: Topic, head: int | None = None) -> bool:
         """Whether replay must recreate copies in this topic (up to `head`, if given)."""
@@ -122,14 +122,14 @@ class Routers:
         self._engine = engine
         self._rules = Rules(self._table, engine, self._log_delete)
         self._forward = Forwarder(self._table, engine, self._runtime)
-        engine.upstreams.append(self)
-        engine.journal.is_caught_up = self._table.is_caught_up
+        engine.topic_copiers.append(self)
+        engine.change_log.is_caught_up = self._table.is_caught_up
         engine.writer.before_delete.append(self._before_delete)
         engine.writer.before_update.append(self._before_update)
-        engine.journal.on_lost = self._forward.unlogged.lost
+        engine.change_log.on_lost = self._forward.unlogged.lost
         for topic, mark in replay.marks:
             self._forward.unlogged.add(topic, mark)
-        engine.journal.schedule()
+        engine.change_log.schedule()
         for inflow in self._table.all_inflows():
             self._forward.wake(inflow)
 
@@ -204,7 +204,7 @@ class Routers:
         if self._forward is not None and not inflow.routers:
             self._forward.ended(inflow)
 
-    def _guard(self, topic: Topic, going: Going) -> None:
+    def _guard(self, topic: Topic, going: RemovalCause) -> None:
         if self._replay is not None:
             self._replay.guard(topic)
         elif self._forward is not None:

@@ -136,7 +136,7 @@ class Staging:
         check_writer(writer)
         self._engine.check_open()
         topic = self._engine.topic(name)
-        self._engine.journal.space.check()
+        self._engine.change_log.space.check()
         self._expire()
         owner = (topic.id, writer)
         before = self._parts.of(owner).get(address)
@@ -245,7 +245,7 @@ class Staging:
 
     def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> CommitResult:
         """Answer for a batch that was published before. Parts staged again for it are removed after the next sync."""
-        shard = self._engine.journal.shard_of(topic)
+        shard = self._engine.change_log.shard_of(topic)
         again = self._parts.take(self._parts.up_to((topic.id, writer), last.batch))
         self._engine.synced.after(shard, shard.last_number, lambda: self._remove(again))
         if batch == last.batch:

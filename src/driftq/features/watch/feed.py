@@ -73,7 +73,7 @@ class Feed:
             self._engine.touch(topic)
         found = Subscription(self, name, place, options, topic)
         self._subscriptions[name] = found
-        self._watch.choruses.join(name, options, found)
+        self._watch.shared_reads.join(name, options, found)
         self.mark(found)
 
     def remove(self, name: str) -> None:
@@ -81,7 +81,7 @@ class Feed:
         found = self._subscriptions.pop(name, None)
         if found is None:
             return
-        self._watch.choruses.leave(name, found.options, found)
+        self._watch.shared_reads.leave(name, found.options, found)
         self._marked.discard(name)
         self._put_off.discard(name)
         if self._current is found:

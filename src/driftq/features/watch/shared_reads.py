@@ -57,10 +57,10 @@ class SharedReader(Protocol):
         ...
 
 
-class Chorus:
+class SharedReads:
     """All subscriptions with one topic and one set of options."""
 
-    def __init__(self, ask: "Callable[[Chorus], None]") -> None:
+    def __init__(self, ask: "Callable[[SharedReads], None]") -> None:
         self._ask = ask
         self._asked = False
         self.members: dict[SharedReader, None] = {}
@@ -108,34 +108,36 @@ class Chorus:
             self._ask(self)
 
 
-class Choruses:
+class SharedReadTable:
     """All groups, by topic name and options. A group ends with its last member."""
 
     def __init__(self, engine: Engine, turns: Turns, priority: Callable[[Topic], int]) -> None:
         self._engine = engine
         self._turns = turns
         self._priority = priority
-        self._all: dict[tuple[str, Options], Chorus] = {}
+        self._all: dict[tuple[str, Options], SharedReads] = {}
 
     def join(self, name: str, options: Options, member: SharedReader) -> None:
         """Wake `member` whenever the topic changes; with `strong` options, also after each sync."""
-        chorus = self._all.get((name, options))
-        if chorus is None:
-            chorus = self._all[name, options] = Chorus(lambda chorus: self._turns.ask(chorus, self._priority_of(name)))
-            self._engine.wakeups.add(name, chorus.wake)
+        shared = self._all.get((name, options))
+        if shared is None:
+            shared = self._all[name, options] = SharedReads(
+                lambda shared: self._turns.ask(shared, self._priority_of(name))
+            )
+            self._engine.wakeups.add(name, shared.wake)
             if options.strong:
-                self._engine.synced.add(name, chorus.wake)
-        chorus.members[member] = None
+                self._engine.synced.add(name, shared.wake)
+        shared.members[member] = None
 
     def leave(self, name: str, options: Options, member: SharedReader) -> None:
         """Remove a member. The last one ends the group."""
-        chorus = self._all[name, options]
-        del chorus.members[member]
-        if not chorus.members:
+        shared = self._all[name, options]
+        del shared.members[member]
+        if not shared.members:
             del self._all[name, options]
-            self._engine.wakeups.discard(name, chorus.wake)
+            self._engine.wakeups.discard(name, shared.wake)
             if options.strong:
-                self._engine.synced.discard(name, chorus.wake)
+                self._engine.synced.discard(name, shared.wake)
 
     def _priority_of(self, name: str) -> int:
         topic = self._engine.catalog.find(name)

@@ -4,7 +4,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.load.priority import effective_priority
 from driftq.engine.state.topic import Topic
 from driftq.features.watch.rendered_pages import RenderedPages
-from driftq.features.watch.shared_reads import Choruses
+from driftq.features.watch.shared_reads import SharedReadTable
 from driftq.features.watch.turns import Turns
 from driftq.features.watch.watch_sessions import Sessions
 from driftq.system.clock import Clock
@@ -25,7 +25,7 @@ class Watch:
         self.sessions = Sessions(clock, entropy, engine.settings.limits.watch_sessions_max)
         self.batches = RenderedPages(engine)
         self.turns = Turns(engine, runtime, clock)
-        self.choruses = Choruses(engine, self.turns, self.priority)
+        self.shared_reads = SharedReadTable(engine, self.turns, self.priority)
         self._priorities: dict[int, tuple[int, int]] = {}
 
     def priority(self, topic: Topic) -> int:

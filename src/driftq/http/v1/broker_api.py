@@ -31,7 +31,7 @@ from driftq.system.runtime import Pending
 _ROOT = "/v1"
 
 
-class Dialect:
+class BrokerApi:
     """The `/v1` handlers of one server."""
 
     def __init__(self, server: Server, keys: ApiKeys) -> None:

@@ -15,7 +15,7 @@ from driftq.errors import InvalidRequestError
 from driftq.features.broker.broker import Broker
 from driftq.features.broker.idempotency.consumed_keys import ConsumeOutcome
 from driftq.features.broker.idempotency.registry import IdempotencyRegistry
-from driftq.features.broker.producer.producer import Placed
+from driftq.features.broker.producer.producer import CheckedMessage
 from driftq.features.broker.state.broker_frames import DoneBody, GroupKind, RetryBody, encode
 from driftq.features.broker.state.stored_messages import wait_for_message
 from driftq.model.names import check_name
@@ -53,7 +53,7 @@ class _Batch:
     """Messages of one topic that are stored together."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[CoreLine, Placed]] = []
+        self.lines: list[tuple[CoreLine, CheckedMessage]] = []
         self.size = 0
 
 
@@ -107,7 +107,9 @@ class CoreImport:
 
     async def _message(self, topic: TopicPlan, line: CoreLine) -> None:
         record, message = line.record, message_of(line)
-        placed = Placed(self._broker.book.find(record.topic), record.partition, message.size, message, None)
+        placed = CheckedMessage(
+            self._broker.broker_state.find(record.topic), record.partition, message.size, message, None
+        )
         waiting = self._waiting.setdefault(record.topic, _Batch())
         waiting.lines.append((line, placed))
         waiting.size += message.size
@@ -119,7 +121,7 @@ class CoreImport:
         for _, placed in batch.lines:
             placed.hold()
         held = [placed for _, placed in batch.lines]
-        stored = await self._broker.producer.append(self._broker.book.find(name), held)
+        stored = await self._broker.producer.append(self._broker.broker_state.find(name), held)
         for row, (line, placed) in enumerate(batch.lines):
             offset = placed.at(stored, row).offset
             topic.stored(line.record, offset)
@@ -143,7 +145,7 @@ class CoreImport:
             time = self._engine.time
             now, next_at = time.running(), time.moment(failure.next_at)
             body = RetryBody(group, partition, offset, failure.attempts, failure.last_error, now, next_at)
-            await self._broker.book.log(self._broker.book.find(name), GroupKind.RETRY, encode(body))
+            await self._broker.broker_state.log(self._broker.broker_state.find(name), GroupKind.RETRY, encode(body))
             failures += 1
         return failures
 
@@ -175,13 +177,13 @@ class CoreImport:
         return outcomes
 
     async def _done(self, name: str, group: str, offset: int) -> None:
-        book = self._broker.book
-        topic = book.find(name)
+        broker_state = self._broker.broker_state
+        topic = broker_state.find(name)
         message = await wait_for_message(self._engine, topic.log, offset)
         partition = topic.index.partition_at(offset)
         if message is not None and partition is not None:
-            book.group(topic, group).lane(partition)
-            await book.log_done(topic, [DoneBody(group, partition, offset, message.size, attempts=0)])
+            broker_state.group(topic, group).group_partition(partition)
+            await broker_state.log_done(topic, [DoneBody(group, partition, offset, message.size, attempts=0)])
 
     def _is_over(self, record: CoreRecord) -> bool:
         ttl_ms, ended = self._broker.settings.idem_consume_ttl_ms, moment(record.updated_at)

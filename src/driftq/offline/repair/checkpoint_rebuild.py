@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from driftq.engine.files.topic_checkpoint import SegmentState, TopicCheckpoint
 from driftq.engine.state.holes import HoleList
 from driftq.model.tombstone import Hole, Reason
-from driftq.offline.repair.originals import Aside
+from driftq.offline.repair.originals import Originals
 from driftq.offline.repair.record_salvage import LogNotes, Salvage, cold_blocks, hot_blocks
 from driftq.offline.repair.seq_ranges import Range, joined, without
 from driftq.storage.blocks.block import Block
@@ -46,10 +46,15 @@ class Rebuild:
     """Rebuilds one topic of a checkpoint."""
 
     def __init__(
-        self, layout: Layout, aside: Aside, state: TopicCheckpoint, broken: set[int], before: TopicCheckpoint | None
+        self,
+        layout: Layout,
+        originals: Originals,
+        state: TopicCheckpoint,
+        broken: set[int],
+        before: TopicCheckpoint | None,
     ) -> None:
         self._layout = layout
-        self._aside = aside
+        self._originals = originals
         self._state = state
         self._broken = broken
         self._before = before
@@ -77,11 +82,11 @@ class Rebuild:
         ahead = [(state.head + 1, beyond)] if beyond > state.head else []
         wanted = [(max(first, self._floor), last) for first, last in joined([*holes, *lost, *ahead])]
         salvage = Salvage(state.topic_id, [r for r in wanted if r[0] <= r[1]], notes, self._flips())
-        for source in (*self._aside.sources, self._layout, self._layout.lost()):
+        for source in (*self._originals.sources, self._layout, self._layout.lost()):
             salvage.from_segments(source)
-        for source in self._aside.sources:
+        for source in self._originals.sources:
             salvage.from_checkpoints(source)
-        for source in self._aside.sources:
+        for source in self._originals.sources:
             salvage.from_log(source)
         found = sorted(salvage.found, key=lambda block: block.first_seq)
         self.outcome.salvaged = sum(block.count - block.flags.count(DELETED) for block in found)
@@ -182,12 +187,12 @@ class Rebuild:
             made.append(self._write(blocks[:taken], begun_ms or blocks[0].ts, old))
             blocks = blocks[taken:]
         if old is not None:
-            self._aside.keep_segment(self._state.topic_id, old.first_seq)
+            self._originals.keep_segment(self._state.topic_id, old.first_seq)
         return made
 
     def _write(self, blocks: list[Block], begun_ms: int, old: SegmentState | None) -> SegmentState:
         topic_id, first_seq = self._state.topic_id, blocks[0].first_seq
-        self._aside.keep_segment(topic_id, first_seq)
+        self._originals.keep_segment(topic_id, first_seq)
         index, frames, place = BlockIndex(), [], 0
         for block in blocks:
             length = len(block.frame)

@@ -6,7 +6,7 @@ only a file whose first write was torn is removed.
 """
 
 from driftq.offline.findings import Finding
-from driftq.offline.repair.originals import Aside
+from driftq.offline.repair.originals import Originals
 from driftq.offline.wal_check import Heads, read_heads, sound_frames, was_cut
 from driftq.storage.blocks.frame import Kind
 from driftq.storage.layout import Layout
@@ -24,27 +24,27 @@ class Resume:
     If no repair was interrupted, the originals are those of this repair, and the public methods return False.
     """
 
-    def __init__(self, layout: Layout, aside: Aside) -> None:
+    def __init__(self, layout: Layout, originals: Originals) -> None:
         self._layout = layout
         self._disk = layout.disk
-        self._aside = aside
-        self._originals = aside.sources[0]
+        self._originals = originals
+        self._source = originals.sources[0]
 
     def _is_past_checkpoint(self) -> bool:
         """Whether a checkpoint was installed after the originals were kept."""
-        return bool({*self._layout.snapshots()[-1:]} - {*self._originals.snapshots()})
+        return bool({*self._layout.snapshots()[-1:]} - {*self._source.snapshots()})
 
     def take_back(self) -> bool:
         """Remove log files of the interrupted repair that have no content. Return whether there were any."""
-        if self._originals is self._aside.layout:
+        if self._source is self._originals.layout:
             return False
-        own = [key for key in self._layout.wal_files() if key not in self._originals.wal_files()]
+        own = [key for key in self._layout.wal_files() if key not in self._source.wal_files()]
         heads, _ = read_heads(self._layout)
         empty = [(number, name) for number, name in own if self._is_empty(number, name, heads)]
         if empty != own and not self._is_past_checkpoint():
             return False
         for number, name in empty:
-            self._aside.keep(self._layout.wal_path(name, number))
+            self._originals.keep(self._layout.wal_path(name, number))
             self._disk.unlink(self._layout.wal_path(name, number))
             self._disk.sync_dir(self._layout.wal_dir(name), Site.WAL_DIR)
         return bool(empty)
@@ -69,9 +69,9 @@ class Resume:
         """
         if found.topic_id is None or not self._is_past_checkpoint():
             return False
-        return any(found.segment in self._originals.segment_files(found.topic_id, cold=cold) for cold in (False, True))
+        return any(found.segment in self._source.segment_files(found.topic_id, cold=cold) for cold in (False, True))
 
     def is_later(self, created_ts: int) -> bool:
         """Whether a topic was created after the interrupted repair."""
-        seconds = self._originals.data.rpartition("damaged-")[2].partition(".")[0]
-        return self._originals is not self._aside.layout and created_ts // _MS_PER_S > int(seconds)
+        seconds = self._source.data.rpartition("damaged-")[2].partition(".")[0]
+        return self._source is not self._originals.layout and created_ts // _MS_PER_S > int(seconds)

@@ -26,7 +26,7 @@ _UNFINISHED = "unfinished"
 _MS_PER_S = 1000
 
 
-class Aside:
+class Originals:
     """The folders with the originals of one repair."""
 
     def __init__(self, layout: Layout, clock: Clock) -> None:

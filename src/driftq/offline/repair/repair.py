@@ -35,7 +35,7 @@ from driftq.offline.repair.checkpoint_rebuild import Rebuild, RebuildResult
 from driftq.offline.repair.checkpoint_remains import SEQ_MAX, Remains, read_remains
 from driftq.offline.repair.flag_repair import Flags, overwrite
 from driftq.offline.repair.interrupted_repair import Resume
-from driftq.offline.repair.originals import Aside
+from driftq.offline.repair.originals import Originals
 from driftq.offline.repair.record_salvage import read_notes
 from driftq.offline.verification import verify
 from driftq.offline.wal_check import CUT, TORN, WalWalk, sound_frames, was_cut
@@ -100,17 +100,17 @@ class Repair:
             self._tell("reading everything")
             before = verify(self._layout)
             self._refuse_what_is_not_damage(before)
-            self._aside = Aside(self._layout, self._clock)
-            self._resume = Resume(self._layout, self._aside)
+            self._originals = Originals(self._layout, self._clock)
+            self._resume = Resume(self._layout, self._originals)
             if self._resume.take_back():
                 before = verify(self._layout)
             self._tell("copying the originals")
             self._keep_checkpoints()
             self._base = read_remains(self._layout)
             self._keep(before)
-            self._aside.begin()
-            self._remains = read_remains(self._aside.sources[0])
-            self._notes = read_notes(self._aside.sources)
+            self._originals.begin()
+            self._remains = read_remains(self._originals.sources[0])
+            self._notes = read_notes(self._originals.sources)
             self._make_fit(before)
         self._tell("starting and stopping a server")
         self._start()
@@ -122,10 +122,10 @@ class Repair:
             self._tell("reading everything again")
             after = verify(self._layout)
             if not after.wrong():
-                self._aside.finish()
+                self._originals.finish()
         return Repaired(
             self._layout.data,
-            self._aside.layout.data,
+            self._originals.layout.data,
             len(before.wrong()),
             sum(outcome.salvaged for outcome in outcomes),
             [LostRange(outcome.topic, first, last) for outcome in outcomes for first, last in outcome.lost],
@@ -144,18 +144,18 @@ class Repair:
     # The originals
 
     def _keep_checkpoints(self) -> None:
-        make_directory(self._disk, self._aside.layout.data)
+        make_directory(self._disk, self._originals.layout.data)
         for number in self._layout.snapshots():
-            self._aside.keep(self._layout.snapshot_path(number))
+            self._originals.keep(self._layout.snapshot_path(number))
 
     def _keep(self, report: VerificationReport) -> None:
         """Keep the whole log, and those segments that a start or the repair may change."""
         layout = self._layout
         for number, name in layout.wal_files():
-            self._aside.keep(layout.wal_path(name, number))
+            self._originals.keep(layout.wal_path(name, number))
         for found in report.findings:
             if found.file != layout.meta_dir and (found.verdict is not Verdict.STRAY or found.crash):
-                self._aside.keep(found.file)
+                self._originals.keep(found.file)
         settled = self._settled_segments()
         wrong = {found.file.rpartition(".")[0] for found in report.findings}
         for cold in (False, True):
@@ -163,7 +163,7 @@ class Repair:
                 for first_seq in layout.segment_files(topic_id, cold=cold):
                     stem = layout.segment_path(topic_id, first_seq, "parquet" if cold else "data").rpartition(".")[0]
                     if (topic_id, first_seq) not in settled or stem in wrong:
-                        self._aside.keep_segment(topic_id, first_seq)
+                        self._originals.keep_segment(topic_id, first_seq)
 
     def _settled_segments(self) -> set[tuple[int, int]]:
         """Return the sealed segments that a checkpoint names; a start does not change them."""
@@ -237,7 +237,7 @@ class Repair:
         """Return new topics for records whose topic is lost with its name and settings."""
         notes, made = self._notes, {}
         held_by = {*notes.first_seqs, *self._layout.topic_ids(cold=False), *self._layout.topic_ids(cold=True)}
-        for source in self._aside.sources:
+        for source in self._originals.sources:
             for number in source.snapshots():
                 content = read_file(self._disk, source.snapshot_path(number))
                 held_by |= {frame.topic_id for _, frame in checkpoint_frames(content) if frame.kind == Kind.APPEND}
@@ -268,7 +268,7 @@ class Repair:
             path = self._layout.wal_path(name, number)
             content = read_file(self._disk, path)
             ends = [frame.end for frame in sound_frames(content, number, name, walk.heads) if frame.start > torn]
-            if was_cut(content, torn) or self._aside.was_unreadable(path):
+            if was_cut(content, torn) or self._originals.was_unreadable(path):
                 ends.append(max(HEAD_BYTES + self._wal_file_bytes, len(content)))  # how much was there is unknown
             if ends:
                 self._follow(name, number, walk.heads[number, name], max(ends))
@@ -315,7 +315,7 @@ class Repair:
         if remains is None or not remains.whole:
             raise UnrecoverableError(f"{self._layout.data} has no checkpoint after a start; check its disk")
         for found in report.wrong():
-            self._aside.keep(found.file)
+            self._originals.keep(found.file)
         before = _states(self._remains)
         if self._remains is None or not self._remains.whole:
             before = {topic_id: structs.replace(state, holes=[]) for topic_id, state in before.items()}
@@ -325,7 +325,7 @@ class Repair:
         for topic_id, state in sorted(states.items()):
             if state.config.resolved_durability is Durability.EPHEMERAL:
                 continue
-            work = Rebuild(self._layout, self._aside, state, _broken(report, topic_id), before.get(topic_id))
+            work = Rebuild(self._layout, self._originals, state, _broken(report, topic_id), before.get(topic_id))
             rebuilt = work.run(self._notes, beyond=self._beyond(topic_id, state))
             later = self._resume.is_later(state.created_ts)
             if topic_id not in before and self._blind and not later and not has_unknown_end(rebuilt):
@@ -341,7 +341,7 @@ class Repair:
     def _blind(self) -> bool:
         """Whether topic heads are uncertain: no valid checkpoint, and the log does not start at its first file."""
         whole = self._remains is not None and self._remains.whole
-        return not whole and all(number != 1 for number, _ in self._aside.sources[0].wal_files())
+        return not whole and all(number != 1 for number, _ in self._originals.sources[0].wal_files())
 
     def _beyond(self, topic_id: int, state: TopicCheckpoint) -> int:
         """Return the last seq that may be salvaged. Above the head of a valid checkpoint, only the log has records."""

@@ -67,11 +67,11 @@ def python_processes() -> dict[str, str]:
     that started that session.
     """
     settings = {"spark.python.daemon.module": "driftq.pipeline.spark.worker_daemon"} if has_driftq() else {}
-    meeting = sockets.meeting()
-    if meeting is not None:
+    socket_directory = sockets.socket_directory()
+    if socket_directory is not None:
         settings |= {
             "spark.python.unix.domain.socket.enabled": "true",
-            "spark.python.unix.domain.socket.dir": str(meeting.place),
+            "spark.python.unix.domain.socket.dir": str(socket_directory.place),
         }
     return settings
 

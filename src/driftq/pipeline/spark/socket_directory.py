@@ -29,7 +29,7 @@ _BELOW = len("/01234567/.00000000-0000-0000-0000-000000000000.sock")
 _LOCK = "lock"
 
 
-class Meeting(NamedTuple):
+class SocketDirectory(NamedTuple):
     """The socket directory of a process, and its lock."""
 
     place: Path
@@ -38,7 +38,7 @@ class Meeting(NamedTuple):
 
 
 @cache
-def meeting() -> Meeting | None:
+def socket_directory() -> SocketDirectory | None:
     """Return the directory of this process, made on first use. None if there cannot be a private one."""
     root = Path(tempfile.gettempdir()) / f"driftq-spark-{os.getuid()}"
     if len(os.fsencode(root)) + _BELOW > LONGEST:
@@ -55,7 +55,7 @@ def meeting() -> Meeting | None:
 
 def inherited() -> tuple[int, ...]:
     """Return the file descriptors that a JVM must inherit, so that the directory lasts as long as the JVM."""
-    found = meeting()
+    found = socket_directory()
     return () if found is None else (found.lock,)
 
 
@@ -63,12 +63,12 @@ def _is_private(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.getuid()
 
 
-def _made(root: Path) -> Meeting:
+def _made(root: Path) -> SocketDirectory:
     """Make a directory of this process. It is locked before it gets the name by which `_sweep` finds it."""
     fresh = Path(tempfile.mkdtemp(prefix=".", dir=root))
     lock = os.open(fresh / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return Meeting(fresh.rename(root / fresh.name.lstrip(".")), lock)
+    return SocketDirectory(fresh.rename(root / fresh.name.lstrip(".")), lock)
 
 
 def _sweep(root: Path) -> None:

@@ -31,7 +31,7 @@ from driftq.storage.blocks.frame_columns import (
     shape_of,
     up8,
 )
-from driftq.storage.blocks.rows import Rows, Texts, is_plain, spread
+from driftq.storage.blocks.rows import Rows, Texts, is_plain, partition_column
 
 _PAD = [bytes(size) for size in range(8)]
 _APPEND = int(Kind.APPEND)
@@ -168,7 +168,7 @@ def slices(buffer: bytes, base: int, offsets: Sequence[int]) -> list[bytes]:
 def masked(values: list[bytes], valid: bytes, first: int) -> list[bytes | None]:
     """Return the values, with None where the bitmap has no bit. `first` is the row of the first value."""
     skip = first & 7
-    present = spread(valid[first >> 3 : (first + len(values) + 7) >> 3], skip + len(values))
+    present = partition_column(valid[first >> 3 : (first + len(values) + 7) >> 3], skip + len(values))
     return [value if here else None for value, here in zip(values, present[skip:], strict=True)]
 
 

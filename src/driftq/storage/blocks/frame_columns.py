@@ -76,19 +76,19 @@ def _sound(frame: bytes, start: int, size: int, count: int, *, nullable: bool) -
     # All offsets as one integer with 32 bits each, and the same shifted by one offset. With the top bit of each 32 bits
     # set before the subtraction, no offset borrows from the next, and the bit is still set exactly where no offset
     # decreases.
-    lanes = int.from_bytes(frame[offsets : offsets + 4 * count + 4], "little")
-    tops, mask = _lanes(count)
-    later = lanes >> 32
+    group_partitions = int.from_bytes(frame[offsets : offsets + 4 * count + 4], "little")
+    tops, mask = _group_partitions(count)
+    later = group_partitions >> 32
     return (
-        not lanes & 0xFFFFFFFF
+        not group_partitions & 0xFFFFFFFF
         and later >> 32 * (count - 1) == text
         and not later & tops
-        and ((later | tops) - (lanes & mask)) & tops == tops
+        and ((later | tops) - (group_partitions & mask)) & tops == tops
     )
 
 
 @lru_cache(maxsize=8)
-def _lanes(count: int) -> tuple[int, int]:
+def _group_partitions(count: int) -> tuple[int, int]:
     """Return an integer with the top bit of each of `count` 32-bit offsets, and one with all their bits."""
     return int.from_bytes(b"\0\0\0\x80" * count, "little"), (1 << 32 * count) - 1
 

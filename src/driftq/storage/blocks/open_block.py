@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from operator import add
 
 from driftq.storage.blocks.block import encode_block, slices
-from driftq.storage.blocks.rows import Rows, Texts, bitmap, is_plain, shifted, spread
+from driftq.storage.blocks.rows import Rows, Texts, bitmap, is_plain, partition_column, shifted
 
 
 class _Column:
@@ -26,7 +26,7 @@ class _Column:
         """Add the rows of another column."""
         offsets = texts.offsets
         if texts.valid is not None:
-            self._spell_out().extend(spread(texts.valid, len(offsets) - 1))
+            self._spell_out().extend(partition_column(texts.valid, len(offsets) - 1))
         elif self.present is not None:
             self.present.extend(b"\x01" * (len(offsets) - 1))
         base = len(self.data)

@@ -147,7 +147,7 @@ class Texts:
 
     def present(self) -> bytes:
         """Return a byte for each row: 1 if it has a value."""
-        return b"\x01" * self.count if self.valid is None else spread(self.valid, self.count)
+        return b"\x01" * self.count if self.valid is None else partition_column(self.valid, self.count)
 
     @staticmethod
     def of(values: Sequence[bytes | None]) -> "Texts":
@@ -167,7 +167,7 @@ def bitmap(present: Iterable[int]) -> bytes:
 _TO_DIGITS = bytes(48 + (value & 1) for value in range(256))
 
 
-def spread(valid: bytes, rows: int) -> bytes:
+def partition_column(valid: bytes, rows: int) -> bytes:
     """Return a validity bitmap as one byte per row: 1 = present."""
     return b"".join(map(_EIGHT.__getitem__, valid))[:rows]
 

@@ -33,13 +33,13 @@ from driftq.system.disk import Disk, OsDisk
 from driftq.system.lock import Lock
 from driftq.system.machine import give_freed_memory_back
 from driftq.system.runtime import Handle, SerialWorker, ThreadWorker
-from driftq.system.writer_process import Answers, Desk, Scribe, WriterMessage
+from driftq.system.writer_process import Answers, ServerLine, WriterMessage, WriterProcess
 
 Sealed = TagIndex | BlockDamagedError
 Wrote = Callable[[None, Exception | None], None]
 
 
-class ScribeError(OSError):
+class WriterProcessError(OSError):
     """The error of an order. `doubtful` has the indexes of its segments whose state on the device is not known."""
 
     def __init__(self, number: int, why: str, doubtful: Sequence[int]) -> None:
@@ -81,7 +81,7 @@ class _Answer(Struct, array_like=True):
     """For each segment: the size of its tag index in the body, or a description of the damage."""
 
 
-_Waiting = tuple[Callable[[list[Sealed], ScribeError | None], None], int]
+_Waiting = tuple[Callable[[list[Sealed], WriterProcessError | None], None], int]
 """The callback of an order, and the number of its segments."""
 
 _encode = Encoder().encode
@@ -89,19 +89,19 @@ _order = Decoder(_Order).decode
 _answer = Decoder(_Answer).decode
 
 
-class SegmentScribe:
+class SegmentProcess:
     """The server's side of the segment process. All callbacks run on the loop."""
 
-    def __init__(self, scribe: Scribe, lock: Lock, data_dir: str) -> None:
+    def __init__(self, writer_process: WriterProcess, lock: Lock, data_dir: str) -> None:
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
         """Called on the loop if the process ends before `close`, after its orders have failed."""
         self._closing = False
-        self.pid = scribe.pid
-        self._scribe = scribe
+        self.pid = writer_process.pid
+        self._writer_process = writer_process
         self._orders = 0
         self._waiting: dict[int, _Waiting] = {}
-        scribe.begin(f"{__name__}:{keep_segments.__name__}", data_dir.encode(), lock, self._hear, self._lost)
+        writer_process.begin(f"{__name__}:{keep_segments.__name__}", data_dir.encode(), lock, self._hear, self._lost)
 
     @property
     def jobs(self) -> int:
@@ -115,7 +115,7 @@ class SegmentScribe:
 
     def kill(self) -> None:
         """Kill a process that does not answer. Its orders fail when it has ended."""
-        self._scribe.kill()
+        self._writer_process.kill()
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]], done: Wrote) -> None:
         """Order `SegmentStore.write`; `done` gets the error, or None."""
@@ -126,7 +126,7 @@ class SegmentScribe:
     def seal(
         self,
         segments: Sequence[tuple[int, int, BlockIndex, list[int]]],
-        done: Callable[[list[Sealed], ScribeError | None], None],
+        done: Callable[[list[Sealed], WriterProcessError | None], None],
         *,
         hurry: bool,
     ) -> None:
@@ -149,8 +149,8 @@ class SegmentScribe:
         """Make the process finish its orders and end."""
         self._closing = True
         if not self.gone:
-            self._scribe.send(_encode(_Order(_Kind.FINISH, 0, [])), [])
-        self._scribe.close()
+            self._writer_process.send(_encode(_Order(_Kind.FINISH, 0, [])), [])
+        self._writer_process.close()
         self._lost()
 
     def _send(
@@ -158,20 +158,20 @@ class SegmentScribe:
         kind: _Kind,
         segments: list[_Segment],
         buffers: Sequence[bytes],
-        done: Callable[[list[Sealed], ScribeError | None], None],
+        done: Callable[[list[Sealed], WriterProcessError | None], None],
         *,
         hurry: bool = False,
     ) -> None:
         assert not self.gone, "callers check `gone` before they order"
         self._orders += 1
         self._waiting[self._orders] = done, len(segments)
-        self._scribe.send(_encode(_Order(kind, self._orders, segments, hurry)), buffers)
+        self._writer_process.send(_encode(_Order(kind, self._orders, segments, hurry)), buffers)
 
     def _hear(self, message: WriterMessage) -> None:
         answer = _answer(message.head)
         done, _ = self._waiting.pop(answer.number)
         if answer.failed:
-            done([], ScribeError(answer.failed, answer.why, answer.doubtful))
+            done([], WriterProcessError(answer.failed, answer.why, answer.doubtful))
             return
         sealed: list[Sealed] = []
         place = 0
@@ -189,7 +189,7 @@ class SegmentScribe:
         self.gone = True
         waiting, self._waiting = self._waiting, {}
         for done, segments in waiting.values():
-            done([], ScribeError(EIO, "the process that writes segments has ended", range(segments)))
+            done([], WriterProcessError(EIO, "the process that writes segments has ended", range(segments)))
         if self.on_gone is not None and not self._closing:
             self.on_gone()
 
@@ -266,12 +266,12 @@ class SegmentWork:
         return [read(segment.topic_id, segment.first_seq, index, number) for number in segment.parts]
 
 
-def keep_segments(desk: Desk, head: bytes) -> None:
+def keep_segments(server_line: ServerLine, head: bytes) -> None:
     """Run the segment process until the server has ended."""
     # The memory of one seal is not reused by the next, so it is returned to the system.
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
-    work = SegmentWork(desk, OsDisk(), head, ThreadWorker, give_freed_memory_back)
-    while not work.finished and (messages := desk.receive(None)) is not None:
+    work = SegmentWork(server_line, OsDisk(), head, ThreadWorker, give_freed_memory_back)
+    while not work.finished and (messages := server_line.receive(None)) is not None:
         for message in messages:
             work.take(message)
 

@@ -33,7 +33,7 @@ from driftq.errors import DiskFullError, DriftQError, ShardStoppedError, Throttl
 from driftq.model.limits import WAL_QUEUE_BYTES_MAX, WAL_QUEUE_MAX
 from driftq.storage.wal.wal_file import WalFiles
 from driftq.storage.wal.wal_head import FileHead
-from driftq.storage.wal.wal_process import WalScribe
+from driftq.storage.wal.wal_process import WalProcess
 from driftq.storage.wal.wal_thread import WriterThread, Writing
 from driftq.storage.wal.writer_messages import WalCounters, WriteReport
 from driftq.system.clock import Clock
@@ -157,11 +157,11 @@ class Shard:
         """The number of submissions that are queued or being written."""
         self._last_number = 0
         self._generation = 0
-        scribe = None if lock is None else runtime.scribe()
+        writer_process = None if lock is None else runtime.writer_process()
         self._writing: Writing = (
             WriterThread(runtime, clock, files, head, self.settle, entropy or SystemEntropy())
-            if scribe is None or lock is None
-            else WalScribe(scribe, lock, files, head, self.settle, self._abandoned, self.hand_over)
+            if writer_process is None or lock is None
+            else WalProcess(writer_process, lock, files, head, self.settle, self._abandoned, self.hand_over)
         )
 
     @property

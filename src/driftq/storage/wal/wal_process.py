@@ -25,7 +25,7 @@ from driftq.system.disk import Disk, OsDisk
 from driftq.system.entropy import Entropy, SystemEntropy
 from driftq.system.lock import Lock
 from driftq.system.runtime import Handle, SerialWorker, ThreadWorker
-from driftq.system.writer_process import Answers, Desk, Scribe, WriterMessage
+from driftq.system.writer_process import Answers, ServerLine, WriterMessage, WriterProcess
 
 _TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
 """A report is sent after this many bytes or frames even if no caller waits: unreported writes fill the queue."""
@@ -65,12 +65,12 @@ _parcels = Decoder(list[_Parcel]).decode
 _report = Decoder(WriteReport).decode
 
 
-class WalScribe:
+class WalProcess:
     """The server's side of a writer process."""
 
     def __init__(
         self,
-        scribe: Scribe,
+        writer_process: WriterProcess,
         lock: Lock,
         files: WalFiles,
         head: FileHead,
@@ -78,15 +78,15 @@ class WalScribe:
         gone: Callable[[], None],
         sent: Callable[[], None],
     ) -> None:
-        self._scribe = scribe
-        self.pid = scribe.pid
+        self._writer_process = writer_process
+        self.pid = writer_process.pid
         self._settle = settle
         self._last: WriteReport | None = None
         self.synced_to = 0
         """Synced end of the log, from the last report."""
-        scribe.sent = sent
+        writer_process.sent = sent
         begin = _Begin(files.data_dir, files.name, files.file_bytes, head, files.keeps_reserve)
-        scribe.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
+        writer_process.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
 
     def _hear(self, message: WriterMessage) -> None:
         self._last = _report(message.head)
@@ -111,21 +111,21 @@ class WalScribe:
             for s in batch
         ]
         frames = [frame for s in batch for frame in s.frames]
-        self._scribe.send(_encode(parcels), frames, urgent=any(map(_is_urgent, batch)))
+        self._writer_process.send(_encode(parcels), frames, urgent=any(map(_is_urgent, batch)))
 
     def leave(self) -> None:
         """Stop waiting for the writer. It writes what it was sent, if it can."""
-        self._scribe.leave()
+        self._writer_process.leave()
 
     @property
     def handed_over(self) -> bool:
         """Whether the socket has taken everything that was put."""
-        return not self._scribe.has_unsent
+        return not self._writer_process.has_unsent
 
     def close(self) -> WriteReport | None:
         """Make the writer write and sync what it has, and end. Returns its last report."""
-        self._scribe.send(_encode(()), ())
-        self._scribe.close()
+        self._writer_process.send(_encode(()), ())
+        self._writer_process.close()
         return self._last
 
 
@@ -173,14 +173,14 @@ class LogWork:
             self._answers.send(_encode(report))
 
 
-def write_log(desk: Desk, head: bytes) -> None:
+def write_log(server_line: ServerLine, head: bytes) -> None:
     """Run a log writer in its own process until the server has ended."""
-    work = LogWork(desk, OsDisk(), SystemClock(), head, ThreadWorker, SystemEntropy())
+    work = LogWork(server_line, OsDisk(), SystemClock(), head, ThreadWorker, SystemEntropy())
     wait_s: float | None = None
-    while (messages := desk.receive(wait_s)) is not None:
+    while (messages := server_line.receive(wait_s)) is not None:
         wait_s = work.take(messages)
         if wait_s is not None and work.may_rest:
-            desk.rest(min(_REST_S, wait_s))
+            server_line.rest(min(_REST_S, wait_s))
             wait_s = max(0.0, wait_s - _REST_S)
     work.close()
 

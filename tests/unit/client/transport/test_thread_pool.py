@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from driftq.client.transport.thread_pool import Crew
+from driftq.client.transport.thread_pool import ThreadPool
 
 
-def _with_crew(count: int, function: Callable[[Any], Any], items: list[Any]) -> list[tuple[Any, Any]]:
+def _with_thread_pool(count: int, function: Callable[[Any], Any], items: list[Any]) -> list[tuple[Any, Any]]:
     """What comes back, in its order."""
 
     async def use() -> list[tuple[Any, Any]]:
@@ -20,27 +20,27 @@ def _with_crew(count: int, function: Callable[[Any], Any], items: list[Any]) -> 
             if len(came) == len(items):
                 all_came.set()
 
-        crew: Crew[Any, Any] = Crew(count, "test", function, done)
+        thread_pool: ThreadPool[Any, Any] = ThreadPool(count, "test", function, done)
         try:
             for item in items:
-                crew.put(item)
+                thread_pool.put(item)
             async with asyncio.timeout(10):
                 await all_came.wait()
         finally:
-            crew.close()
+            thread_pool.close()
         return came
 
     return asyncio.run(use())
 
 
 def test_every_item_comes_back_once_with_what_the_function_returned() -> None:
-    came = _with_crew(4, lambda number: number * 2, list(range(1000)))
+    came = _with_thread_pool(4, lambda number: number * 2, list(range(1000)))
     assert sorted(came) == [(number, number * 2) for number in range(1000)]
 
 
 def test_as_many_calls_run_at_the_same_time_as_there_are_threads() -> None:
     together = threading.Barrier(3)
-    came = _with_crew(3, lambda _: together.wait(10) >= 0, [1, 2, 3])
+    came = _with_thread_pool(3, lambda _: together.wait(10) >= 0, [1, 2, 3])
     assert sorted(came) == [(1, True), (2, True), (3, True)]
 
 
@@ -50,7 +50,7 @@ def test_what_the_function_raises_comes_back_and_its_thread_takes_the_next() -> 
             raise SystemExit("enough")
         return number
 
-    (_, raised), second = _with_crew(1, function, [0, 1])
+    (_, raised), second = _with_thread_pool(1, function, [0, 1])
     assert isinstance(raised, SystemExit)
     assert second == (1, 1)
 
@@ -65,11 +65,11 @@ def test_a_closed_crew_begins_no_call_and_its_threads_end() -> None:
         go.wait(10)
 
     async def use() -> list[threading.Thread]:
-        crew: Crew[int, None] = Crew(1, "closed-crew", function, lambda *_: None)
-        crew.put(1)
-        crew.put(2)
+        thread_pool: ThreadPool[int, None] = ThreadPool(1, "closed-crew", function, lambda *_: None)
+        thread_pool.put(1)
+        thread_pool.put(2)
         await asyncio.to_thread(begun.wait, 10)
-        crew.close()
+        thread_pool.close()
         return [thread for thread in threading.enumerate() if thread.name.startswith("closed-crew")]
 
     (thread,) = asyncio.run(use())

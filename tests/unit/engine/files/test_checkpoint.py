@@ -232,7 +232,7 @@ def test_one_that_waits_when_a_shard_stops_is_not_installed() -> None:
         rig.write("one", *range(8))
     rig.checkpoint()
     before = snapshots(rig)
-    other = rig.engine.shards.all.index(rig.engine.journal.shard_of(rig.topic("two")))
+    other = rig.engine.shards.all.index(rig.engine.change_log.shard_of(rig.topic("two")))
     rig.runtime.hold(f"driftq-wal-{other}")
     waiting = rig.engine.checkpointer.run()
     rig.runtime.run_until_idle()

@@ -7,11 +7,11 @@ import pytest
 from driftq.system.disk import Disk
 from driftq.testing import EngineRig, FaultyDisk
 
-THREADS, SCRIBES = None, 1
+THREADS, WRITER_PROCESSES = None, 1
 """Seeds: who seals."""
 
 
-@pytest.mark.parametrize("seed", [THREADS, SCRIBES])
+@pytest.mark.parametrize("seed", [THREADS, WRITER_PROCESSES])
 def test_a_segment_whose_file_lost_its_blocks_with_a_failed_sync_is_not_sealed(seed: int | None) -> None:
     """Its blocks are still in memory, but that is not what a seal makes durable.
 
@@ -43,7 +43,7 @@ def test_a_segment_whose_file_lost_its_blocks_with_a_failed_sync_is_not_sealed(s
     assert (rig.seqs("t"), rig.topic("t").holes.all) == (list(range(1, 17)), [])
 
 
-@pytest.mark.parametrize(("seed", "sealer"), [(THREADS, "driftq-files"), (SCRIBES, "driftq-seals")])
+@pytest.mark.parametrize(("seed", "sealer"), [(THREADS, "driftq-files"), (WRITER_PROCESSES, "driftq-seals")])
 def test_a_graceful_stop_waits_for_segments_that_are_being_sealed(seed: int | None, sealer: str) -> None:
     """What is sealed on disk is a segment for the next start, too: it is not cut again.
 
@@ -66,7 +66,7 @@ def test_a_graceful_stop_waits_for_segments_that_are_being_sealed(seed: int | No
     assert ranges == [(1, 5, True), (5, 9, True), (9, 13, True)]
 
 
-@pytest.mark.parametrize("seed", [THREADS, SCRIBES])
+@pytest.mark.parametrize("seed", [THREADS, WRITER_PROCESSES])
 def test_a_graceful_stop_does_not_wait_for_ever(seed: int | None) -> None:
     """Behind so long a wait the rest is in the last checkpoint.
 
@@ -87,16 +87,16 @@ def test_a_graceful_stop_does_not_wait_for_ever(seed: int | None) -> None:
     assert rig.seqs("t") == list(range(1, 7))
 
 
-def test_what_a_scribe_has_not_done_when_it_is_lost_is_done_by_the_threads() -> None:
+def test_what_a_writer_process_has_not_done_when_it_is_lost_is_done_by_the_threads() -> None:
     """proves: G-IO-10"""
-    rig = EngineRig(seed=SCRIBES, segment_max_events=4)
+    rig = EngineRig(seed=WRITER_PROCESSES, segment_max_events=4)
     rig.put("t")
     rig.write("t", *range(4))
     rig.runtime.hold("driftq-blocks")
     rig.runtime.hold("driftq-seals")
     for _ in range(3):
         rig.write("t", *range(4))
-    segments, *_ = rig.runtime.scribes
+    segments, *_ = rig.runtime.writer_processes
     segments.lose()
     rig.runtime.release("driftq-blocks")  # the thread of the server has the same name
     rig.runtime.advance(3000)
@@ -106,12 +106,12 @@ def test_what_a_scribe_has_not_done_when_it_is_lost_is_done_by_the_threads() -> 
     assert rig.seqs("t") == list(range(1, 17))
 
 
-def test_a_seal_by_a_scribe_counts_only_where_nobody_here_has_met_a_failed_sync() -> None:
+def test_a_seal_by_a_writer_process_counts_only_where_nobody_here_has_met_a_failed_sync() -> None:
     """The kernel tells of a failure once: who has not heard of it may have synced nothing.
 
     proves: G-IO-5
     """
-    rig = EngineRig(seed=SCRIBES, segment_max_events=4)
+    rig = EngineRig(seed=WRITER_PROCESSES, segment_max_events=4)
     rig.put("t")
     rig.runtime.hold("driftq-seals")
     rig.write("t", *range(4))
@@ -126,7 +126,7 @@ def test_a_seal_by_a_scribe_counts_only_where_nobody_here_has_met_a_failed_sync(
     assert not rig.engine.blocks.store.is_doubtful(rig.topic("t").id, segment.first_seq)
 
 
-@pytest.mark.parametrize("seed", [THREADS, SCRIBES])
+@pytest.mark.parametrize("seed", [THREADS, WRITER_PROCESSES])
 def test_a_segment_that_is_dropped_before_its_turn_is_not_sealed_any_more(seed: int | None) -> None:
     """Its files are removed; an index that came behind that would stay, and a seal without data fails all others."""
     rig = EngineRig(seed=seed, segment_max_events=4)
@@ -151,10 +151,12 @@ def test_a_seal_that_fails_for_want_of_space_leaves_no_doubt_of_the_data() -> No
     def strikes(operation: str, path: str) -> bool:
         return operation == "create" and path.endswith(".idx")
 
-    rig = EngineRig(wrap=lambda disk: FaultyDisk(disk, error=ENOSPC, when=strikes), seed=SCRIBES, segment_max_events=4)
+    rig = EngineRig(
+        wrap=lambda disk: FaultyDisk(disk, error=ENOSPC, when=strikes), seed=WRITER_PROCESSES, segment_max_events=4
+    )
     rig.put("t")
     rig.write("t", *range(4))
-    assert rig.engine.filing.failures == 1
+    assert rig.engine.segment_files.failures == 1
     assert not rig.engine.blocks.store.is_doubtful(rig.topic("t").id, 1)
     rig.runtime.advance(3000)
     assert [segment.sealed for segment in rig.topic("t").segments] == [True]

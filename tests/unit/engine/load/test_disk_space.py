@@ -12,7 +12,7 @@ from driftq.testing import EngineRig
 def test_records_are_taken_as_soon_as_a_log_has_room_although_it_has_not_said_so() -> None:
     """proves: G-IO-13; what a log settles before it calls back may be a change that makes routers copy."""
     rig = EngineRig()
-    shard, space = rig.engine.journal.shards.all[0], rig.engine.journal.space
+    shard, space = rig.engine.change_log.shards.all[0], rig.engine.change_log.space
     assert shard.on_room is not None
     shard.full = DiskFullError("the next log file cannot be made")
     shard.on_room()

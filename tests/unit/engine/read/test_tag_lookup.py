@@ -103,7 +103,7 @@ def test_a_gap_in_the_seqs_of_a_segment_does_not_confuse_its_index() -> None:
     rig.crash()
     rig.write("t", 3, 4, tags=["a", "c"])
     rig.topic("t").seal_active()
-    rig.engine.filing.changed(rig.topic("t"))
+    rig.engine.segment_files.changed(rig.topic("t"))
     rig.runtime.run_until_idle()
     assert found(rig, Match(b"a", False)) == [1, 259]
     assert found(rig, Match(b"c", False)) == [260]

@@ -462,7 +462,7 @@ def test_a_reservation_for_which_the_queue_has_no_room_stops_nobody() -> None:
 
 
 def test_a_failed_write_of_the_log_says_nothing_about_what_was_written_before_it() -> None:
-    """A scribe does not tell at once what nobody waits for; then a failure must not be taken for an answer to that."""
+    """A writer process reports unawaited writes late; a failure in between must not count as their result."""
     strike = [False]
     rig = EngineRig(wrap=lambda disk: FaultyDisk(disk, when=lambda _, path: strike[0] and "/wal/" in path), seed=1)
     rig.put("t", Durability.DISK)

@@ -85,7 +85,7 @@ def test_the_frames_of_a_turn_ask_for_no_other_turn_and_what_answers_write_does(
 ) -> None:
     rig = EngineRig()
     rig.put("a", Durability.MEMORY)
-    shards = rig.engine.journal.shards
+    shards = rig.engine.change_log.shards
     turns: list[int] = []
     flush = shards.flush
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from driftq.engine.state.control_frames import FloorsBody, decode_body
-from driftq.engine.write.change_log import Journal
+from driftq.engine.write.change_log import ChangeLog
 from driftq.errors import ThrottledError
 from driftq.model.topic_config import Durability
 from driftq.storage.blocks.frame import Frame, Kind, control_body
@@ -65,14 +65,14 @@ def test_a_full_queue_only_delays_it(rig: EngineRig, monkeypatch: pytest.MonkeyP
     """proves: G-TOMB-6"""
     rig.write("t", *range(2))
     full = iter([ThrottledError("full", retry_after_ms=1)])
-    control = Journal.control
+    control = ChangeLog.control
 
-    def refuse_once(journal: Journal, *args: Any, **options: Any) -> Any:
+    def refuse_once(change_log: ChangeLog, *args: Any, **options: Any) -> Any:
         for error in full:
             raise error
-        return control(journal, *args, **options)
+        return control(change_log, *args, **options)
 
-    monkeypatch.setattr(Journal, "control", refuse_once)
+    monkeypatch.setattr(ChangeLog, "control", refuse_once)
     rig.write("t", *range(1))
     assert logged(rig) == []
     rig.write("t", *range(1))
@@ -104,7 +104,7 @@ def pushed_out() -> EngineRig:
 def test_a_stopped_log_holds_up_nobody() -> None:
     """proves: G-IO-1"""
     rig = pushed_out()
-    rig.engine.journal.shard_of(rig.topic("t")).stop("a sync failed")
+    rig.engine.change_log.shard_of(rig.topic("t")).stop("a sync failed")
     assert rig.write("t", 1).first_seq == 5
     assert rig.write("healthy", 1).first_seq == 1
     assert rig.write("t", 1).first_seq == 6

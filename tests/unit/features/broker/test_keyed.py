@@ -122,9 +122,9 @@ def test_nor_after_a_crash_before_the_dead_letter() -> None:
     rig.produce("v", idempotency_key="k", retry=(1, 0, 0))
     consumer = rig.consume(lease_ms=1000)
     consumer.one()
-    lane = rig.broker.book.by_name["t"].groups["g"].lanes[0]
-    failed = RetryBody("g", 0, 0, lane.open[0].attempts, "ack_timeout", 0, 0)
-    rig.run(rig.broker.book.log(rig.broker.book.by_name["t"], GroupKind.RETRY, encode(failed)))
+    group_partition = rig.broker.broker_state.by_name["t"].groups["g"].group_partitions[0]
+    failed = RetryBody("g", 0, 0, group_partition.open[0].attempts, "ack_timeout", 0, 0)
+    rig.run(rig.broker.broker_state.log(rig.broker.broker_state.by_name["t"], GroupKind.RETRY, encode(failed)))
     rig.run(rig.registry.commit_key(WORK, "a", b"R"))
     rig.crash()
     assert rig.consume().take() == []

@@ -3,15 +3,15 @@
 import pytest
 
 from driftq.features.broker.redrive import AUDIT, Filter, Redriver, RunningRedrive
-from driftq.features.broker.redrive_topics import BrokerLetters
+from driftq.features.broker.redrive_topics import BrokerRedriveTopics
 from driftq.testing import SeededEntropy
 from tests.unit.features.broker.rig import BrokerRig, RegisteredRig
 
 
 class _Rig(BrokerRig):
     @property
-    def letters(self) -> BrokerLetters:
-        return BrokerLetters(self.engine_rig.engine, self.broker.book, self.broker.producer)
+    def letters(self) -> BrokerRedriveTopics:
+        return BrokerRedriveTopics(self.engine_rig.engine, self.broker.broker_state, self.broker.producer)
 
     @property
     def redriver(self) -> Redriver:

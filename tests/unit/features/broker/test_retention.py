@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.errors import InvalidRequestError
-from driftq.features.broker.redrive_topics import BrokerLetters
+from driftq.features.broker.redrive_topics import BrokerRedriveTopics
 from driftq.features.broker.retention import Retention
 from driftq.system.runtime import run
 from tests.unit.failing import fail_once
@@ -20,7 +20,7 @@ def rig() -> BrokerRig:
 
 
 def _start(rig: BrokerRig, topic: str = "t") -> int:
-    return rig.broker.book.by_name[topic].index.start
+    return rig.broker.broker_state.by_name[topic].index.start
 
 
 def _stored(rig: BrokerRig, topic: str = "t") -> list[int]:
@@ -43,7 +43,7 @@ def test_what_is_old_and_done_goes_and_what_is_young_or_open_stays(rig: BrokerRi
     consumer.ack(3, 1)
     rig.advance(AGE_MS // 5)
     assert (_start(rig), _stored(rig)) == (5, [5])
-    assert [(part.count, part.size) for part in rig.broker.book.by_name["t"].index.parts] == [(1, 5), (0, 0)]
+    assert [(part.count, part.size) for part in rig.broker.broker_state.by_name["t"].index.parts] == [(1, 5), (0, 0)]
     assert (rig.lag(), rig.lag(partition=1)) == (1, 0)
 
 
@@ -126,11 +126,11 @@ def test_a_restart_and_a_crash_keep_start_and_totals(rig: BrokerRig, *, checkpoi
         rig.engine_rig.checkpoint()
     rig.advance(2 * AGE_MS)
     rig.produce("e")
-    before = rig.broker.book.capture()
+    before = rig.broker.broker_state.capture()
     for life in (rig.restart, rig.crash, rig.crash):
         life()
         assert (_start(rig), _stored(rig)) == (2, [2, 3, 4])
-        assert rig.broker.book.capture() == before
+        assert rig.broker.broker_state.capture() == before
         assert (rig.lag(), rig.lag(partition=1)) == (1, 1)
 
 
@@ -150,12 +150,12 @@ def test_dead_letters_that_nobody_reads_stay_until_they_are_moved(rig: BrokerRig
         consumer.nack(delivery.offset)
     rig.advance(3 * AGE_MS)
     assert (_start(rig), _start(rig, "dlq.t")) == (2, 0)
-    letters = BrokerLetters(rig.engine_rig.engine, rig.broker.book, rig.broker.producer)
+    letters = BrokerRedriveTopics(rig.engine_rig.engine, rig.broker.broker_state, rig.broker.producer)
     page, _ = rig.run(letters.read("dlq.t", 0, 1))
     rig.run(letters.retire("dlq.t", page[0]))
     rig.advance(AGE_MS)
     assert _start(rig, "dlq.t") == 1
-    assert rig.broker.book.by_name["dlq.t"].index.parts[0].retired == {}
+    assert rig.broker.broker_state.by_name["dlq.t"].index.parts[0].retired == {}
 
 
 def test_an_ack_of_what_is_gone_is_a_late_one_and_a_seek_lands_on_what_is_left(rig: BrokerRig) -> None:

@@ -9,7 +9,7 @@ from driftq.features.broker.idempotency.consumed_keys import (
     LeaseHeldError,
     Status,
 )
-from driftq.features.broker.idempotency.produced_keys import Gate, ProduceScope
+from driftq.features.broker.idempotency.produced_keys import KeyDecision, ProduceScope
 from driftq.features.broker.protocols import KeyOwner
 
 TTL = 600
@@ -27,13 +27,13 @@ def _consume(ttl_ms: int = TTL, produced: ProduceScope | None = None) -> Consume
 def test_a_key_is_new_once_in_its_window_and_again_behind_it() -> None:
     """inv1: 63, 67"""
     scope = ProduceScope(TTL)
-    assert scope.begin(KEY, 0) is Gate.NEW
-    assert scope.begin(KEY, 0) is Gate.BUSY
+    assert scope.begin(KEY, 0) is KeyDecision.NEW
+    assert scope.begin(KEY, 0) is KeyDecision.BUSY
     scope.stored(KEY, 10, offset=0)
-    assert [scope.begin(KEY, now) for now in (10, 609)] == [Gate.DUPLICATE, Gate.DUPLICATE]
-    assert scope.begin(("other", "topic", "k"), 10) is Gate.NEW
-    assert scope.begin(("tenant", "other", "k"), 10) is Gate.NEW
-    assert scope.begin(KEY, 610) is Gate.NEW
+    assert [scope.begin(KEY, now) for now in (10, 609)] == [KeyDecision.DUPLICATE, KeyDecision.DUPLICATE]
+    assert scope.begin(("other", "topic", "k"), 10) is KeyDecision.NEW
+    assert scope.begin(("tenant", "other", "k"), 10) is KeyDecision.NEW
+    assert scope.begin(KEY, 610) is KeyDecision.NEW
 
 
 def test_a_produce_that_failed_leaves_its_key_free() -> None:
@@ -41,7 +41,7 @@ def test_a_produce_that_failed_leaves_its_key_free() -> None:
     scope = ProduceScope(TTL)
     scope.begin(KEY, 0)
     scope.fail(KEY)
-    assert scope.begin(KEY, 0) is Gate.NEW
+    assert scope.begin(KEY, 0) is KeyDecision.NEW
     assert len(scope) == 0
 
 
@@ -52,9 +52,9 @@ def test_a_checkpoint_counts_windows_from_the_commit_of_the_message() -> None:
     scope.begin(("", "topic", "under way"), 0)
     again.restore(scope.capture())
     again.stored(KEY, 10, offset=0)
-    assert again.begin(KEY, 609) is Gate.DUPLICATE
-    assert again.begin(KEY, 610) is Gate.NEW
-    assert again.begin(("", "topic", "under way"), 0) is Gate.NEW
+    assert again.begin(KEY, 609) is KeyDecision.DUPLICATE
+    assert again.begin(KEY, 610) is KeyDecision.NEW
+    assert again.begin(("", "topic", "under way"), 0) is KeyDecision.NEW
 
 
 def test_what_is_out_of_its_window_costs_no_memory() -> None:

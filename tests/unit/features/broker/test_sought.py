@@ -98,7 +98,7 @@ def _after(rig: BrokerRig, turns: int, call: Callable[[], object]) -> None:
         call()
 
 
-def _poison(seed: int) -> tuple[BrokerRig, Consumer]:
+def _overdelivered(seed: int) -> tuple[BrokerRig, Consumer]:
     rig = BrokerRig(seed=seed)
     rig.create()
     rig.produce("v", retry=(1, 0, 0))
@@ -110,7 +110,7 @@ def _poison(seed: int) -> tuple[BrokerRig, Consumer]:
 @pytest.mark.parametrize("turns", range(16))
 @pytest.mark.parametrize("seed", range(4))
 def test_a_dead_letter_on_its_way_is_made_once_and_its_message_comes_again(seed: int, turns: int) -> None:
-    rig, consumer = _poison(seed)
+    rig, consumer = _overdelivered(seed)
     rig.broker.nack(consumer.place(0), "a", "boom")
     _after(rig, turns, lambda: rig.broker.seek("t", "g", {0: 0}, force=True))
     again = consumer.one()
@@ -125,7 +125,7 @@ def test_a_dead_letter_on_its_way_is_made_once_and_its_message_comes_again(seed:
 
 @pytest.mark.parametrize("turns", range(16))
 def test_whatever_an_ack_meets_its_message_is_done_if_it_says_so(turns: int) -> None:
-    rig, consumer = _poison(turns)
+    rig, consumer = _overdelivered(turns)
     acks: list[Pending[None]] = []
 
     def ack() -> None:

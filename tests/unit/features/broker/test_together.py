@@ -8,7 +8,7 @@ import pytest
 from driftq.errors import DriftQError
 from driftq.features.broker.protocols import OutgoingMessage
 from driftq.features.broker.state.broker_frames import GroupKind
-from driftq.features.broker.state.message_cache import Recent
+from driftq.features.broker.state.message_cache import MessageCache
 from driftq.features.broker.state.stored_messages import Read
 from driftq.model.message import Envelope, Message
 from driftq.system.runtime import Pending
@@ -95,23 +95,23 @@ def _read(text: str) -> Read:
 
 
 def test_recent_messages_are_as_many_as_there_is_room_for_and_the_oldest_go() -> None:
-    recent = Recent(bytes_max=3000)
+    message_cache = MessageCache(bytes_max=3000)
     for offset in range(10):
-        recent.put(1, offset, _read("x" * 100))
-    recent.put(1, 9, _read("another"))
-    assert len(recent) == 4
-    assert recent.get(1, 5) is None
-    found = recent.get(1, 9)
+        message_cache.put(1, offset, _read("x" * 100))
+    message_cache.put(1, 9, _read("another"))
+    assert len(message_cache) == 4
+    assert message_cache.get(1, 5) is None
+    found = message_cache.get(1, 9)
     assert found is not None
     assert found.message.value == "x" * 100
-    assert recent.get(2, 9) is None
+    assert message_cache.get(2, 9) is None
 
 
 def test_an_envelope_takes_room_too() -> None:
-    recent = Recent(bytes_max=30_000)
+    message_cache = MessageCache(bytes_max=30_000)
     for offset in range(10):
-        recent.put(1, offset, Read(Message("x", envelope=Envelope(step_id="s" * 10_000)), 1))
-    assert len(recent) == 2
+        message_cache.put(1, offset, Read(Message("x", envelope=Envelope(step_id="s" * 10_000)), 1))
+    assert len(message_cache) == 2
 
 
 def test_a_backlog_is_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from driftq.errors import SegmentUnavailableError
 from driftq.features.queue.claims import ClaimResult
 from driftq.features.queue.job_push import Push
 from driftq.features.queue.job_settlement import ExtendedJobs, Settled
-from driftq.features.queue.lease_log import LeaseBook
+from driftq.features.queue.lease_log import LeaseLog
 from driftq.features.queue.queues import Queues
 from driftq.features.watch.turns import Turns
 from driftq.model.topic_config import Durability
@@ -24,15 +24,15 @@ class QueueRig(EngineRig):
 
     def __init__(self, **options: Any) -> None:
         self._lives = 0
-        super().__init__(features=lambda: (LeaseBook(),), **options)
+        super().__init__(features=lambda: (LeaseLog(),), **options)
 
     def start(self) -> None:
         super().start()
         self._lives += 1
-        (book,) = self.features
-        assert isinstance(book, LeaseBook)
+        (lease_log,) = self.features
+        assert isinstance(lease_log, LeaseLog)
         turns = Turns(self.engine, self.runtime, self.clock)
-        self.queues = Queues(self.engine, self.runtime, SeededEntropy(self._lives), turns, book)
+        self.queues = Queues(self.engine, self.runtime, SeededEntropy(self._lives), turns, lease_log)
         self.queues.open()
 
     def queue(self, name: str = "q", jobs: int = 0, durability: Durability = Durability.FSYNC, **config: Any) -> str:

@@ -199,14 +199,14 @@ def test_when_the_topic_goes_who_opened_the_window_hears_of_it(rig: QueueRig) ->
 # Dead letters
 
 
-def poisoned(rig: QueueRig, jobs: int, **config: Any) -> None:
+def overdelivered(rig: QueueRig, jobs: int, **config: Any) -> None:
     """A queue whose first jobs have had their only delivery."""
     rig.queue(jobs=jobs, max_deliveries=1, dead_letter="dead", **config)
 
 
 def test_a_job_past_its_deliveries_moves_and_costs_the_claimer_nothing(rig: QueueRig) -> None:
     """inv: 69"""
-    poisoned(rig, 0)
+    overdelivered(rig, 0)
     rig.write("q", "a", tags=["t"], metas=[b'{"k":"v"}'], batch_node="n")
     rig.write("q", "b", "c")
     rig.claimed(limit=2)
@@ -238,7 +238,7 @@ def test_the_third_of_two_deliveries_is_a_dead_letter(rig: QueueRig) -> None:
 
 
 def test_a_dead_letter_of_a_dead_letter_has_one_set_of_marks(rig: QueueRig) -> None:
-    poisoned(rig, 1)
+    overdelivered(rig, 1)
     rig.queue("dead", max_deliveries=1, dead_letter="deader")
     rig.claimed()
     rig.nack("q", 1)
@@ -251,7 +251,7 @@ def test_a_dead_letter_of_a_dead_letter_has_one_set_of_marks(rig: QueueRig) -> N
 
 
 def test_a_job_that_cannot_be_moved_waits_with_its_count(rig: QueueRig) -> None:
-    poisoned(rig, 3)
+    overdelivered(rig, 3)
     rig.put("dead", cap_records=2, discard=Discard.REJECT)
     rig.write("dead", "there")
     rig.claimed(limit=2)
@@ -301,7 +301,7 @@ def test_a_claim_that_cannot_be_logged_gives_its_jobs_back() -> None:
     assert [(job["$seq"], job["deliveries"]) for job in rig.claim(limit=3)] == [(1, 2), (2, 1), (3, 1)]
 
 
-class Upstream:
+class TopicCopier:
     """Somebody who copies one record when asked."""
 
     def __init__(self, rig: QueueRig) -> None:
@@ -315,7 +315,7 @@ class Upstream:
 
 def test_copies_that_are_due_come_before_the_claim(rig: QueueRig) -> None:
     rig.queue()
-    rig.engine.upstreams.append(Upstream(rig))
+    rig.engine.topic_copiers.append(TopicCopier(rig))
     (job,) = rig.claim(limit=5)
     assert job["data"] == "copy"
 
@@ -336,7 +336,7 @@ def test_an_answer_is_no_larger_than_a_page_may_be(rig: QueueRig) -> None:
 
 
 def test_large_dead_letters_move_in_several_steps(rig: QueueRig) -> None:
-    poisoned(rig, 0)
+    overdelivered(rig, 0)
     for _ in range(10):
         rig.write("q", "x" * 1_000_000)
     while rig.claimed(limit=1000):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.features.queue.lease_log import LeaseBook
+from driftq.features.queue.lease_log import LeaseLog
 from driftq.model.topic_config import Durability
 from driftq.testing import CrashMode
 from tests.unit.features.queue.rig import LONG_MS, QueueRig
@@ -177,8 +177,8 @@ def test_dead_letters_are_counted_in_the_checkpoint(rig: QueueRig) -> None:
 
 
 def test_a_table_that_says_nothing_is_not_in_the_checkpoint(rig: QueueRig) -> None:
-    (book,) = rig.features
-    assert isinstance(book, LeaseBook)
+    (lease_log,) = rig.features
+    assert isinstance(lease_log, LeaseLog)
     rig.queue("plain", jobs=1)
     rig.claimed("plain")
-    assert book.capture() == b"\x90"
+    assert lease_log.capture() == b"\x90"

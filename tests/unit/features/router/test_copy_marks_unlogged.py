@@ -127,7 +127,7 @@ def test_copies_wait_for_the_mark_of_a_start_and_readers_do_not() -> None:
     """proves: G-COPY-3; the log of the source can be written, that of the dest cannot."""
     lossy = _Lossy(errno.EIO, "a", "b", shards=2)
     rig = lossy.rig
-    assert [rig.server.engine.journal.shards.names[lossy.topic(name).id % 2] for name in "ab"] == [
+    assert [rig.server.engine.change_log.shards.names[lossy.topic(name).id % 2] for name in "ab"] == [
         "shard-01",
         "shard-00",
     ]

@@ -137,7 +137,7 @@ def test_a_router_and_its_place_survive_a_stop_and_a_crash() -> None:
 def test_a_router_whose_frame_cannot_be_logged_is_not_there() -> None:
     rig = ServerRig()
     put_topic(rig, "a", "b")
-    rig.server.engine.journal.shard_of(rig.server.engine.topic("a")).stopped = ShardStoppedError("a sync failed")
+    rig.server.engine.change_log.shard_of(rig.server.engine.topic("a")).stopped = ShardStoppedError("a sync failed")
     status, body = rig.ask("PUT", "/v0/routers/r", {"source": "a", "dest": "b"})
     assert (status, body["error"]["code"]) == (500, "internal")
     assert rig.ask("GET", "/v0/routers/r").status == 404

@@ -332,7 +332,7 @@ def test_copies_are_brought_before_a_topic_is_read(rig: FeedRig) -> None:
     rig.put("t")
     place = rig.begin("t")
     copier = Copier(rig)
-    rig.engine.upstreams.append(copier)
+    rig.engine.topic_copiers.append(copier)
     outlet = KeptOutlet()
     Feed(rig.watch, outlet).add("t", place, Options())
     rig.runtime.run_until_idle()

@@ -15,7 +15,7 @@ from driftq.system.runtime import Pending
 from tests.unit.http.wire import BODY_BYTES_MAX, Peer, get
 
 
-class Desk:
+class ServerLine:
     """Takes requests now and answers later."""
 
     def __init__(self) -> None:
@@ -75,24 +75,24 @@ def test_a_request_may_come_byte_by_byte() -> None:
 
 
 def test_a_reply_waits_for_those_before_it() -> None:
-    desk = Desk()
-    peer = Peer(desk)
+    server_line = ServerLine()
+    peer = Peer(server_line)
     peer.send(get("/a") + get("/b") + get("/c"))
-    desk.answer(2)
-    desk.answer(1)
+    server_line.answer(2)
+    server_line.answer(1)
     assert not peer.received
-    desk.answer(0)
+    server_line.answer(0)
     assert bodies(peer) == [b"/a", b"/b", b"/c"]
     assert len(peer.transport.writes) == 1
 
 
 def test_an_answer_that_fails_is_an_envelope_and_the_connection_goes_on() -> None:
-    desk = Desk()
-    peer = Peer(desk)
+    server_line = ServerLine()
+    peer = Peer(server_line)
     peer.send(get("/a") + get("/b") + get("/c"))
-    desk.waiting[0][1].fail(ThrottledError("later", retry_after_ms=1500))
-    desk.waiting[1][1].fail(ValueError("a bug"))
-    desk.answer(2)
+    server_line.waiting[0][1].fail(ThrottledError("later", retry_after_ms=1500))
+    server_line.waiting[1][1].fail(ValueError("a bug"))
+    server_line.answer(2)
     (first, headers, _), (second, _, body), (third, _, _) = peer.replies()
     assert (first, headers[b"retry-after"], second, third) == (429, b"2", 500, 200)
     assert b"a bug" not in body
@@ -100,25 +100,25 @@ def test_an_answer_that_fails_is_an_envelope_and_the_connection_goes_on() -> Non
 
 
 def test_who_asks_faster_than_the_server_answers_is_not_read_from() -> None:
-    desk = Desk()
-    peer = Peer(desk)
+    server_line = ServerLine()
+    peer = Peer(server_line)
     peer.send(get() * (PIPELINE_MAX - 1))
     assert peer.transport.is_reading()
     peer.send(get())
     assert not peer.transport.is_reading()
-    desk.answer(0)
+    server_line.answer(0)
     assert peer.transport.is_reading()
 
 
 def test_no_more_than_so_many_requests_of_a_peer_are_under_way_however_they_come() -> None:
-    desk = Desk()
-    peer = Peer(desk)
+    server_line = ServerLine()
+    peer = Peer(server_line)
     peer.send(get("/a") * (2 * PIPELINE_MAX))
-    assert len(desk.waiting) == PIPELINE_MAX
-    desk.answer(0)
-    assert len(desk.waiting) == PIPELINE_MAX + 1
+    assert len(server_line.waiting) == PIPELINE_MAX
+    server_line.answer(0)
+    assert len(server_line.waiting) == PIPELINE_MAX + 1
     for number in range(1, 2 * PIPELINE_MAX):
-        desk.answer(number)
+        server_line.answer(number)
     assert len(bodies(peer)) == 2 * PIPELINE_MAX
 
 
@@ -181,12 +181,12 @@ def test_the_form_of_a_target_that_proxies_use_is_understood() -> None:
 
 
 def test_a_peer_that_sends_no_more_still_gets_what_it_asked_for() -> None:
-    desk = Desk()
-    peer = Peer(desk)
+    server_line = ServerLine()
+    peer = Peer(server_line)
     peer.send(get())
     assert peer.connection.eof_received()
     assert not peer.transport.is_closing()
-    desk.answer(0)
+    server_line.answer(0)
     assert peer.replies()[0][1][b"connection"] == b"close"
     assert peer.transport.is_closing()
 
@@ -196,30 +196,30 @@ def test_a_peer_that_asked_for_nothing_may_go() -> None:
 
 
 def test_an_answer_for_a_peer_that_is_gone_goes_nowhere() -> None:
-    desk = Desk()
-    peer = Peer(desk)
+    server_line = ServerLine()
+    peer = Peer(server_line)
     peer.send(get())
     peer.connection.connection_lost(None)
-    desk.answer(0)
+    server_line.answer(0)
     assert not peer.received
 
 
 def test_a_server_that_goes_lets_an_idle_peer_go_and_a_waiting_one_have_its_reply() -> None:
-    desk = Desk()
-    idle, waiting = Peer(desk), Peer(desk)
+    server_line = ServerLine()
+    idle, waiting = Peer(server_line), Peer(server_line)
     waiting.send(get())
     for peer in (idle, waiting):
         peer.peers.finish()
     assert idle.transport.is_closing()
     assert not waiting.transport.is_closing()
     waiting.send(get("/too-late"))
-    desk.answer(0)
+    server_line.answer(0)
     assert bodies(waiting) == [b"/a"]
     assert waiting.transport.is_closing()
 
 
 def test_peers_are_waited_for_and_can_be_cut_off() -> None:
-    peer = Peer(Desk())
+    peer = Peer(ServerLine())
     peer.send(get())
     peer.peers.abort()
     assert peer.transport.aborted

@@ -86,7 +86,7 @@ def test_a_state_does_not_wait_for_a_log_that_has_stopped(rig: ServerRig) -> Non
     engine = rig.server.engine
     rig.write("t", 1)
     rig.write("t", 2)
-    engine.journal.shard_of(engine.topic("t")).stop("a sync failed")
+    engine.change_log.shard_of(engine.topic("t")).stop("a sync failed")
     reply = settled(rig.send("GET", TOPIC))
     assert reply is not None
     assert decoded_reply(reply).body["synced_seq"] == 1

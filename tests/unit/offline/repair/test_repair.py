@@ -289,8 +289,8 @@ def test_a_sector_that_cannot_be_read_costs_no_more_than_what_it_held(
         repaired(broken)
         for topic_id, seqs in missing(before, picture(broken)).items():
             assert seqs <= told(broken, topic_id), (path, topic_id)
-        aside = "/data/damaged-1700000000" if path.startswith("/data") else "/cold/damaged-1700000000"
-        assert broken.exists(f"{aside}/{path.split('/', 2)[2]}.unreadable")
+        originals = "/data/damaged-1700000000" if path.startswith("/data") else "/cold/damaged-1700000000"
+        assert broken.exists(f"{originals}/{path.split('/', 2)[2]}.unreadable")
 
 
 def test_blocks_beside_a_bad_sector_are_kept(bad_sector: BadSector) -> None:

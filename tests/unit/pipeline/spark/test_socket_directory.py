@@ -16,9 +16,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """Where temporary files go; its path is short enough for sockets, whatever that of the test is."""
     monkeypatch.setattr(sockets, "LONGEST", len(str(tmp_path)) + 100)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    sockets.meeting.cache_clear()
+    sockets.socket_directory.cache_clear()
     yield tmp_path
-    sockets.meeting.cache_clear()
+    sockets.socket_directory.cache_clear()
 
 
 def root(temporary: Path) -> Path:
@@ -26,10 +26,10 @@ def root(temporary: Path) -> Path:
     return temporary / f"driftq-spark-{os.getuid()}"
 
 
-def made() -> sockets.Meeting:
+def made() -> sockets.SocketDirectory:
     """The directory of a process that has just been started."""
-    sockets.meeting.cache_clear()
-    found = sockets.meeting()
+    sockets.socket_directory.cache_clear()
+    found = sockets.socket_directory()
     assert found is not None
     return found
 
@@ -38,7 +38,7 @@ def test_a_process_has_one_that_is_closed_to_others(temporary: Path) -> None:
     found = made()
     assert found.place.parent == root(temporary)
     assert {path.stat().st_mode & 0o777 for path in (found.place, root(temporary))} == {0o700}
-    assert sockets.meeting() is found
+    assert sockets.socket_directory() is found
     assert sockets.inherited() == (found.lock,)
 
 
@@ -66,26 +66,26 @@ def test_one_stays_for_as_long_as_a_process_that_inherited_it(temporary: Path) -
 def test_none_is_used_where_others_may_enter(temporary: Path) -> None:
     root(temporary).mkdir()
     root(temporary).chmod(0o750)
-    assert sockets.meeting() is None
+    assert sockets.socket_directory() is None
     assert sockets.inherited() == ()
 
 
 def test_none_is_used_behind_a_link(temporary: Path) -> None:
     (temporary / "elsewhere").mkdir(mode=0o700)
     root(temporary).symlink_to(temporary / "elsewhere")
-    assert sockets.meeting() is None
+    assert sockets.socket_directory() is None
 
 
 def test_none_of_another_user_is_used(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = os.getuid() + 1
     (temporary / f"driftq-spark-{other}").mkdir(mode=0o700)
     monkeypatch.setattr("os.getuid", lambda: other)
-    assert sockets.meeting() is None
+    assert sockets.socket_directory() is None
 
 
 def test_without_a_place_for_temporary_files_there_is_none(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary / "missing"))
-    assert sockets.meeting() is None
+    assert sockets.socket_directory() is None
 
 
 def test_none_is_used_whose_path_is_too_long_for_a_socket(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,5 +93,5 @@ def test_none_is_used_whose_path_is_too_long_for_a_socket(temporary: Path, monke
     monkeypatch.setattr(sockets, "LONGEST", whole)
     assert made()
     monkeypatch.setattr(sockets, "LONGEST", whole - 1)
-    sockets.meeting.cache_clear()
-    assert sockets.meeting() is None
+    sockets.socket_directory.cache_clear()
+    assert sockets.socket_directory() is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.storage.blocks.rows import Row, Rows, Texts, bitmap, is_plain, offsets_of, sized_offsets, spread
+from driftq.storage.blocks.rows import Row, Rows, Texts, bitmap, is_plain, offsets_of, partition_column, sized_offsets
 from tests.unit.storage import samples
 
 optional_texts = st.lists(st.none() | samples.texts, max_size=40)
@@ -40,7 +40,7 @@ def test_an_empty_text_is_not_an_absent_one() -> None:
 
 @given(st.lists(st.booleans(), max_size=100))
 def test_a_bitmap_spreads_to_what_it_was_made_of(present: list[bool]) -> None:
-    assert spread(bitmap(present), len(present)) == bytes(present)
+    assert partition_column(bitmap(present), len(present)) == bytes(present)
 
 
 @given(st.text(max_size=8))

@@ -20,11 +20,11 @@ from driftq.storage.wal.wal_reader import scan_of
 from driftq.system.clock import SystemClock
 from driftq.system.disk import OsDisk, read_file
 from driftq.system.runtime import AsyncioRuntime
-from driftq.system.writer_process import Desk, ScribeProcess
+from driftq.system.writer_process import OsWriterProcess, ServerLine
 
 
-class OnThread(ScribeProcess):
-    """A scribe that is no process."""
+class OnThread(OsWriterProcess):
+    """A writer process that is no process."""
 
     @property
     def alive(self) -> bool:
@@ -51,10 +51,10 @@ class Rig:
 
     def _write(self) -> None:
         received, fds, _, _ = socket.recv_fds(self._there, 1 << 16, 1)
-        desk = Desk(self._there, self._bell, received)
-        first = desk.receive(None)
+        server_line = ServerLine(self._there, self._bell, received)
+        first = server_line.receive(None)
         assert first is not None
-        write_log(desk, bytes(first[0].body))
+        write_log(server_line, bytes(first[0].body))
         for fd in fds:
             os.close(fd)
         self._there.close()

@@ -11,10 +11,10 @@ each. The messages of a batch share one log record, one wake-up of their group a
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from driftq.features.broker.consumer.deadlines import Spot
+from driftq.features.broker.consumer.deadlines import OpenMessage
 from driftq.features.broker.consumer.message_settlement import MessageSettler
 from driftq.features.broker.protocols import DeliveryKey
-from driftq.features.broker.state.broker_state import Book
+from driftq.features.broker.state.broker_state import BrokerState
 from driftq.features.broker.state.group_partition import OpenDelivery
 from driftq.system.runtime import Pending
 
@@ -25,8 +25,8 @@ Acked = Pending[None] | Exception
 class _AckBatch:
     """Messages of one partition that are acked together."""
 
-    def __init__(self, spot: Spot | None) -> None:
-        self.spot = spot
+    def __init__(self, open_message: OpenMessage | None) -> None:
+        self.open_message = open_message
         self.entries: dict[int, OpenDelivery] = {}
         """The open messages of the batch, by offset."""
         self.numbers: list[int] = []
@@ -34,7 +34,12 @@ class _AckBatch:
 
 
 def ack_all(
-    book: Book, settler: MessageSettler, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]
+    broker_state: BrokerState,
+    settler: MessageSettler,
+    topic: str,
+    group: str,
+    owner: str,
+    messages: Sequence[tuple[int, int]],
 ) -> list[Acked]:
     """Ack messages, given as partition and offset. Return the answer for each, in order."""
     answers: list[Acked | None] = [None] * len(messages)
@@ -42,11 +47,11 @@ def ack_all(
     for number, (partition, offset) in enumerate(messages):
         batch = batches.get(partition)
         if batch is None:
-            batch = batches[partition] = _AckBatch(_spot(book, topic, group, partition))
-        if batch.spot is None or offset in batch.entries:
+            batch = batches[partition] = _AckBatch(_open_message(broker_state, topic, group, partition))
+        if batch.open_message is None or offset in batch.entries:
             continue
         try:
-            entry = settler.ackable(batch.spot, offset, owner)
+            entry = settler.ackable(batch.open_message, offset, owner)
         except Exception as error:  # noqa: BLE001  # a bug with one message is the answer to its entry alone
             answers[number] = error
             continue
@@ -54,8 +59,8 @@ def ack_all(
             batch.entries[offset] = entry
             batch.numbers.append(number)
     for batch in batches.values():
-        if batch.spot is not None and batch.entries:
-            acked = _asked(partial(settler.finish, batch.spot, list(batch.entries.values()), commits=True))
+        if batch.open_message is not None and batch.entries:
+            acked = _asked(partial(settler.finish, batch.open_message, list(batch.entries.values()), commits=True))
             for number in batch.numbers:
                 answers[number] = acked
     return [
@@ -64,12 +69,16 @@ def ack_all(
     ]
 
 
-def _spot(book: Book, topic: str, group: str, partition: int) -> Spot | None:
+def _open_message(broker_state: BrokerState, topic: str, group: str, partition: int) -> OpenMessage | None:
     """Return the place of a group's open messages in a partition, or None."""
-    found = book.by_name.get(topic)
+    found = broker_state.by_name.get(topic)
     known = None if found is None else found.groups.get(group)
-    lane = None if known is None else known.lanes.get(partition)
-    return None if found is None or known is None or lane is None else Spot(found, known, lane)
+    group_partition = None if known is None else known.group_partitions.get(partition)
+    return (
+        None
+        if found is None or known is None or group_partition is None
+        else OpenMessage(found, known, group_partition)
+    )
 
 
 def _asked(call: Callable[[], Pending[None]]) -> Acked:

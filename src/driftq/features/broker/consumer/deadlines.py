@@ -13,21 +13,21 @@ from typing import NamedTuple
 
 from driftq.features.broker.state.broker_state import BrokerTopic
 from driftq.features.broker.state.group import ConsumerGroup
-from driftq.features.broker.state.group_partition import Lane, OpenDelivery
+from driftq.features.broker.state.group_partition import GroupPartition, OpenDelivery
 from driftq.system.runtime import Runtime, Timer, each
 
 _STALE_MIN = 64
 
 
-class Spot(NamedTuple):
+class OpenMessage(NamedTuple):
     """The place of an open message: topic, group and partition state."""
 
     topic: BrokerTopic
     group: ConsumerGroup
-    lane: Lane
+    group_partition: GroupPartition
 
 
-class Agenda:
+class Deadlines:
     """All open messages with a deadline."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Agenda:
         runtime: Runtime,
         now: Callable[[], int],
         tick_ms: int,
-        due: Callable[[Spot, OpenDelivery], None],
+        due: Callable[[OpenMessage, OpenDelivery], None],
         sweep: Callable[[], None],
     ) -> None:
         """Set the clock, the tick and the callbacks. `now` is the engine's running time in milliseconds."""
@@ -44,30 +44,30 @@ class Agenda:
         self._tick_ms = tick_ms
         self._due = due
         self._sweep = sweep
-        self._heap: list[tuple[int, int, int, Spot, OpenDelivery]] = []
+        self._heap: list[tuple[int, int, int, OpenMessage, OpenDelivery]] = []
         self._numbers = count()
         self._kept = 0
-        self._lanes: dict[tuple[int, str, int], tuple[ConsumerGroup, int]] = {}
+        self._group_partitions: dict[tuple[int, str, int], tuple[ConsumerGroup, int]] = {}
         self._timer: Timer | None = None
         self._closed = False
 
-    def add(self, spot: Spot, entry: OpenDelivery) -> None:
+    def add(self, open_message: OpenMessage, entry: OpenDelivery) -> None:
         """Call `due` for a message after the time `entry.due`."""
-        heappush(self._heap, (entry.due, next(self._numbers), entry.due, spot, entry))
+        heappush(self._heap, (entry.due, next(self._numbers), entry.due, open_message, entry))
         if len(self._heap) > 2 * self._kept + _STALE_MIN:
             self._heap = [held for held in self._heap if not held[4].void and held[4].due == held[2]]
             heapify(self._heap)
             self._kept = len(self._heap)
         self._arm()
 
-    def again(self, spot: Spot, entry: OpenDelivery) -> None:
+    def again(self, open_message: OpenMessage, entry: OpenDelivery) -> None:
         """Call `due` for a message once more, at the next tick."""
-        heappush(self._heap, (max(self.now(), entry.due), next(self._numbers), entry.due, spot, entry))
+        heappush(self._heap, (max(self.now(), entry.due), next(self._numbers), entry.due, open_message, entry))
         self._arm()
 
     def stir_later(self, topic: BrokerTopic, group: ConsumerGroup, partition: int) -> None:
         """Try again, at the next tick, to deliver messages of this partition to the group."""
-        self._lanes[topic.id, group.name, partition] = (group, partition)
+        self._group_partitions[topic.id, group.name, partition] = (group, partition)
         self._arm()
 
     def close(self) -> None:
@@ -85,24 +85,24 @@ class Agenda:
         try:
             each((self._stir, self._sweep, self._look), lambda step: step())
         finally:
-            if self._heap or self._lanes:
+            if self._heap or self._group_partitions:
                 self._arm()
 
     def _stir(self) -> None:
-        lanes, self._lanes = self._lanes, {}
-        for group, partition in lanes.values():
+        group_partitions, self._group_partitions = self._group_partitions, {}
+        for group, partition in group_partitions.values():
             group.stir(partition)
 
     def _look(self) -> None:
         now = self.now()
-        due: list[tuple[Spot, OpenDelivery]] = []
+        due: list[tuple[OpenMessage, OpenDelivery]] = []
         while self._heap and self._heap[0][0] < now:
-            _, _, moment, spot, entry = heappop(self._heap)
+            _, _, moment, open_message, entry = heappop(self._heap)
             if not entry.void and entry.due == moment:
-                due.append((spot, entry))
+                due.append((open_message, entry))
         each(due, self._look_at)
 
-    def _look_at(self, found: tuple[Spot, OpenDelivery]) -> None:
+    def _look_at(self, found: tuple[OpenMessage, OpenDelivery]) -> None:
         try:
             self._due(*found)
         except Exception:

@@ -14,13 +14,13 @@ from msgspec import structs
 from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
 from driftq.errors import DriftQError
-from driftq.features.broker.consumer.deadlines import Agenda, Spot
+from driftq.features.broker.consumer.deadlines import Deadlines, OpenMessage
 from driftq.features.broker.consumer.message_settlement import MessageSettler
 from driftq.features.broker.protocols import BrokerCounters, KeyOwner, OutgoingMessage, Registry
 from driftq.features.broker.state.broker_state import BrokerTopic
 from driftq.features.broker.state.group import ConsumerGroup, ConsumerStream
-from driftq.features.broker.state.group_partition import Lane, OpenDelivery, State
-from driftq.features.broker.state.message_cache import Recent
+from driftq.features.broker.state.group_partition import GroupPartition, OpenDelivery, State
+from driftq.features.broker.state.message_cache import MessageCache
 from driftq.features.broker.state.stored_messages import Read, read_messages
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Message
@@ -37,19 +37,19 @@ class Dispatcher:
         self,
         engine: Engine,
         settings: BrokerSettings,
-        agenda: Agenda,
+        deadlines: Deadlines,
         settler: MessageSettler,
         registry: Registry,
         counters: BrokerCounters,
-        recent: Recent,
+        message_cache: MessageCache,
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self._agenda = agenda
+        self._deadlines = deadlines
         self._settler = settler
         self._registry = registry
         self._counters = counters
-        self._recent = recent
+        self._message_cache = message_cache
 
     def serve(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
         """Deliver all messages of a group that can be delivered now."""
@@ -59,85 +59,85 @@ class Dispatcher:
             each(group.streams, ConsumerStream.hand_over)
 
     def _serve(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
-        now = self._agenda.now()
+        now = self._deadlines.now()
         while group.round and (stream := group.next_stream()) is not None:
             partition = next(iter(group.round))
             del group.round[partition]
-            spot = Spot(topic, group, group.lane(partition))
+            open_message = OpenMessage(topic, group, group.group_partition(partition))
             try:
-                more = self._serve_lane(spot, stream, now)
+                more = self._serve_partition(open_message, stream, now)
                 while more and not group.round and (stream := group.next_stream()) is not None:
-                    more = self._serve_lane(spot, stream, now)
+                    more = self._serve_partition(open_message, stream, now)
             except Exception:
-                self._agenda.stir_later(topic, group, partition)
+                self._deadlines.stir_later(topic, group, partition)
                 raise
             if more:
                 group.round[partition] = None
 
-    def _serve_lane(self, spot: Spot, stream: ConsumerStream, now: int) -> bool:
+    def _serve_partition(self, open_message: OpenMessage, stream: ConsumerStream, now: int) -> bool:
         """Deliver one message of a partition to a stream. Return whether there may be more."""
-        topic, group, lane = spot
-        if lane.fetching or lane.moving is not None:
+        topic, group, group_partition = open_message
+        if group_partition.fetching or group_partition.moving is not None:
             return False
-        entry = lane.next_ready()
+        entry = group_partition.next_ready()
         if entry is None:
-            if len(lane.open) >= self._settings.in_flight_max:
+            if len(group_partition.open) >= self._settings.in_flight_max:
                 return False
-            offset = lane.next_fresh()
+            offset = group_partition.next_fresh()
             if offset is None:
                 return False
             entry = OpenDelivery(offset)
         try:
-            found = self._recent.get(topic.id, entry.offset) or self._read(topic, lane, entry.offset)
+            found = self._message_cache.get(topic.id, entry.offset) or self._read(topic, group_partition, entry.offset)
         except DriftQError:
-            self._agenda.stir_later(topic, group, lane.partition)
+            self._deadlines.stir_later(topic, group, group_partition.partition)
             return False
         if isinstance(found, Fetch):
-            self._wait_for(found, spot)
+            self._wait_for(found, open_message)
             return False
         if found is None:
-            self._pass_over(lane, entry)
+            self._pass_over(group_partition, entry)
             return True
         entry.stored_ts = found.ts
-        return self._offer(spot, entry, found.message, stream, now)
+        return self._offer(open_message, entry, found.message, stream, now)
 
-    def _read(self, topic: BrokerTopic, lane: Lane, offset: int) -> Read | Fetch | None:
+    def _read(self, topic: BrokerTopic, group_partition: GroupPartition, offset: int) -> Read | Fetch | None:
         """Read a message, and cache the next ones of its partition in the same block. Raise DriftQError."""
         block = next(topic.log.parts(offset + 1), None)
         end = 0 if block is None else block.end_seq - 1
-        offsets = topic.index.from_on(lane.partition, offset, end, _AHEAD)
+        offsets = topic.index.from_on(group_partition.partition, offset, end, _AHEAD)
         found = read_messages(self._engine, topic.log, offsets)
         if isinstance(found, Fetch):
             return found
         for at, message in found.items():
-            self._recent.put(topic.id, at, message)
+            self._message_cache.put(topic.id, at, message)
         return found.get(offset)
 
-    def _wait_for(self, fetch: Fetch, spot: Spot) -> None:
+    def _wait_for(self, fetch: Fetch, open_message: OpenMessage) -> None:
         """Continue with the partition when a block was read."""
-        topic, group, lane = spot
-        lane.fetching = True
+        topic, group, group_partition = open_message
+        group_partition.fetching = True
 
         def go_on(failed: bool) -> None:
-            lane.fetching = False
+            group_partition.fetching = False
             if failed:
-                self._agenda.stir_later(topic, group, lane.partition)
+                self._deadlines.stir_later(topic, group, group_partition.partition)
             else:
-                group.stir(lane.partition)
+                group.stir(group_partition.partition)
 
         fetch.then(lambda done: go_on(done.error is not None))
 
-    def _pass_over(self, lane: Lane, entry: OpenDelivery) -> None:
+    def _pass_over(self, group_partition: GroupPartition, entry: OpenDelivery) -> None:
         """Mark a lost message as done, without counting it, so that later messages can be delivered."""
-        lane.close(entry)
-        if entry.offset not in lane.done:
-            lane.done.add(entry.offset, lane.following)
+        group_partition.close(entry)
+        if entry.offset not in group_partition.done:
+            group_partition.done.add(entry.offset, group_partition.following)
 
     def _offer(
-        self, spot: Spot, entry: OpenDelivery, message: Message, stream: ConsumerStream | None, now: int
+        self, open_message: OpenMessage, entry: OpenDelivery, message: Message, stream: ConsumerStream | None, now: int
     ) -> bool:
         """Deliver a message, or skip it, dead-letter it or wait. Return whether the partition can continue."""
-        topic, group, lane = spot
+        topic, group, group_partition = open_message
         envelope = message.envelope
         entry.size = message.size
         if envelope is not None and envelope.retry_policy is not None:
@@ -148,33 +148,35 @@ class Dispatcher:
             entry.scope = KeyOwner(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
             standing = self._registry.standing(entry.scope, entry.stored_ts)
             if standing.committed and not entry.doomed:
-                self._skip(spot, entry)
+                self._skip(open_message, entry)
                 return True
             holder = standing.holder
         if entry.is_spent:
-            self._settler.bury(spot, entry)
+            self._settler.bury(open_message, entry)
             return True
         if holder is not None:
             stream = group.next_stream(holder)
         if stream is not None:
-            self._deliver(spot, entry, message, stream, now)
+            self._deliver(open_message, entry, message, stream, now)
         else:
-            self._agenda.stir_later(topic, group, lane.partition)
+            self._deadlines.stir_later(topic, group, group_partition.partition)
             return False
         return True
 
-    def _skip(self, spot: Spot, entry: OpenDelivery) -> None:
+    def _skip(self, open_message: OpenMessage, entry: OpenDelivery) -> None:
         """Mark a message as done, because the group has done the work of its key."""
-        spot.lane.open[entry.offset] = entry
+        open_message.group_partition.open[entry.offset] = entry
         entry.state = State.WAITING
-        entry.due = self._agenda.now()
+        entry.due = self._deadlines.now()
         try:
-            self._settler.skip(spot, entry)
+            self._settler.skip(open_message, entry)
         except DriftQError:
-            self._agenda.add(spot, entry)
+            self._deadlines.add(open_message, entry)
 
-    def _deliver(self, spot: Spot, entry: OpenDelivery, message: Message, stream: ConsumerStream, now: int) -> None:
-        _, group, lane = spot
+    def _deliver(
+        self, open_message: OpenMessage, entry: OpenDelivery, message: Message, stream: ConsumerStream, now: int
+    ) -> None:
+        _, group, group_partition = open_message
         entry.attempts += 1
         if entry.attempts > 1:
             self._counters.redeliveries += 1
@@ -183,13 +185,13 @@ class Dispatcher:
         entry.due = now + stream.lease_ms
         entry.stream = stream
         stream.held += 1
-        lane.hand_out(entry)
+        group_partition.hand_out(entry)
         group.took(stream)
-        self._agenda.add(spot, entry)
+        self._deadlines.add(open_message, entry)
         if entry.scope is not None:
-            self._registry.delivered(entry.scope, stream.owner, entry.due, lane.partition, entry.offset)
+            self._registry.delivered(entry.scope, stream.owner, entry.due, group_partition.partition, entry.offset)
         envelope = message.envelope
         if envelope is not None and envelope.redrive_policy is not None:
             message = structs.replace(message, envelope=structs.replace(envelope, redrive_policy=None))
-        delivery = OutgoingMessage(lane.partition, entry.offset, entry.attempts, entry.last_error, message)
+        delivery = OutgoingMessage(group_partition.partition, entry.offset, entry.attempts, entry.last_error, message)
         stream.give(delivery, entry.size)

@@ -12,7 +12,7 @@ from driftq.engine.engine import Engine
 from driftq.errors import InvalidRequestError, PreconditionError
 from driftq.features.broker.protocols import Registry
 from driftq.features.broker.state.broker_frames import GroupKind, Landing, SeekFrame, encode
-from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.broker_state import BrokerState, BrokerTopic
 from driftq.features.broker.state.group import ConsumerGroup
 from driftq.features.broker.state.stored_messages import read_page
 from driftq.system.runtime import Pending, Runtime
@@ -31,7 +31,7 @@ class Moved(NamedTuple):
 async def seek(
     engine: Engine,
     runtime: Runtime,
-    book: Book,
+    broker_state: BrokerState,
     registry: Registry,
     name: str,
     group: str,
@@ -41,7 +41,7 @@ async def seek(
     force: bool,
 ) -> list[Moved]:
     """Move a group to the first message at or above an offset, per partition."""
-    topic = book.find(name)
+    topic = broker_state.find(name)
     if any(not 0 <= partition < topic.partitions for partition in floors):
         raise InvalidRequestError("partition out of range")
     known = topic.groups.get(group)
@@ -57,10 +57,12 @@ async def seek(
         known = topic.groups.get(group)
         moved = []
         for landing in landings:
-            lane = None if known is None else known.lanes.get(landing.partition)
-            moved.append(Moved(landing.partition, -1 if lane is None else lane.done.floor, landing.floor))
+            group_partition = None if known is None else known.group_partitions.get(landing.partition)
+            moved.append(
+                Moved(landing.partition, -1 if group_partition is None else group_partition.done.floor, landing.floor)
+            )
         if not dry_run and landings:
-            await _move(book, registry, topic, book.group(topic, group), landings)
+            await _move(broker_state, registry, topic, broker_state.group(topic, group), landings)
     finally:
         topic.pinned -= 1
     return moved
@@ -69,27 +71,34 @@ async def seek(
 async def _before(topic: BrokerTopic, group: str, landings: list[Landing]) -> None:
     """Wait for other seeks in the same partitions that are being logged."""
     while (known := topic.groups.get(group)) is not None:
-        lanes = [known.lanes.get(landing.partition) for landing in landings]
-        under_way = next((lane.moving for lane in lanes if lane is not None and lane.moving is not None), None)
+        group_partitions = [known.group_partitions.get(landing.partition) for landing in landings]
+        under_way = next(
+            (
+                group_partition.moving
+                for group_partition in group_partitions
+                if group_partition is not None and group_partition.moving is not None
+            ),
+            None,
+        )
         if under_way is None:
             return
         await under_way
 
 
 async def _move(
-    book: Book, registry: Registry, topic: BrokerTopic, group: ConsumerGroup, landings: list[Landing]
+    broker_state: BrokerState, registry: Registry, topic: BrokerTopic, group: ConsumerGroup, landings: list[Landing]
 ) -> None:
-    lanes = [group.lane(landing.partition) for landing in landings]
+    group_partitions = [group.group_partition(landing.partition) for landing in landings]
     over: Pending[None] = Pending()
-    for lane in lanes:
-        lane.moving = over
+    for group_partition in group_partitions:
+        group_partition.moving = over
     try:
-        await book.log(topic, GroupKind.SEEK, encode(SeekFrame(group.name, landings)))
+        await broker_state.log(topic, GroupKind.SEEK, encode(SeekFrame(group.name, landings)))
         registry.voided(topic.name, group.name)
     finally:
-        for lane in lanes:
-            lane.moving = None
-            group.stir(lane.partition)
+        for group_partition in group_partitions:
+            group_partition.moving = None
+            group.stir(group_partition.partition)
         over.resolve(None)
 
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 from driftq.engine.engine import Engine
 from driftq.engine.write.change_log import forward
 from driftq.errors import DriftQError, InvalidRequestError, NotOwnerError
-from driftq.features.broker.consumer.deadlines import Agenda, Spot
+from driftq.features.broker.consumer.deadlines import Deadlines, OpenMessage
 from driftq.features.broker.consumer.retry_delay import delay_ms_of
 from driftq.features.broker.producer.producer import MessageWriter
 from driftq.features.broker.protocols import BrokerCounters, DeliveryKey, KeyOwner, Registry
 from driftq.features.broker.state.broker_frames import DoneBody, GroupKind, RetryBody, encode
-from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.broker_state import BrokerState, BrokerTopic
 from driftq.features.broker.state.group import ConsumerGroup
-from driftq.features.broker.state.group_partition import Lane, OpenDelivery, State
+from driftq.features.broker.state.group_partition import GroupPartition, OpenDelivery, State
 from driftq.features.broker.state.stored_messages import dead_letter, wait_for_message
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import DlqNote
@@ -45,16 +45,16 @@ class MessageSettler:
         self,
         engine: Engine,
         settings: BrokerSettings,
-        book: Book,
-        agenda: Agenda,
+        broker_state: BrokerState,
+        deadlines: Deadlines,
         producer: MessageWriter,
         registry: Registry,
         counters: BrokerCounters,
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self._book = book
-        self._agenda = agenda
+        self._broker_state = broker_state
+        self._deadlines = deadlines
         self._producer = producer
         self._registry = registry
         self._counters = counters
@@ -64,36 +64,36 @@ class MessageSettler:
     def ack(self, place: DeliveryKey, owner: str) -> Pending[None]:
         """Record that a message is done."""
         answer: Pending[None] = Pending()
-        spot, entry = self._find(place)
+        found, entry = self._find(place)
         if entry is None:
             answer.resolve(None)
             return answer
-        if (waiting := entry.settling or spot.lane.moving) is not None:
+        if (waiting := entry.settling or found.group_partition.moving) is not None:
             waiting.then(lambda _: forward(lambda: self.ack(place, owner), answer))
             return answer
         self._check_owner(entry, owner)
-        return self.finish(spot, [entry], commits=True)
+        return self.finish(found, [entry], commits=True)
 
-    def ackable(self, spot: Spot, offset: int, owner: str) -> OpenDelivery | None:
+    def ackable(self, found: OpenMessage, offset: int, owner: str) -> OpenDelivery | None:
         """Return the open message if this owner can ack it at once, or None."""
-        entry = spot.lane.open.get(offset)
-        if entry is None or entry.settling is not None or spot.lane.moving is not None:
+        entry = found.group_partition.open.get(offset)
+        if entry is None or entry.settling is not None or found.group_partition.moving is not None:
             return None
         return entry if entry.owner == owner and self._is_free(entry) else None
 
     def nack(self, place: DeliveryKey, owner: str, verdict: SettlementVerdict) -> Pending[None]:
         """Record that a delivery failed."""
-        spot, entry = self._find(place)
+        found, entry = self._find(place)
         if entry is None:
             raise InvalidRequestError("message is not in-flight")
-        if (waiting := entry.settling or spot.lane.moving) is not None:
+        if (waiting := entry.settling or found.group_partition.moving) is not None:
             answer: Pending[None] = Pending()
             waiting.then(lambda _: forward(lambda: self.nack(place, owner, verdict), answer))
             return answer
         if entry.owner != owner:
             raise NotOwnerError
         verdict = verdict._replace(reason=self._cut(verdict.reason.strip() or "nack"))
-        return self._fail(spot, entry, verdict, self._agenda.now(), nacked=True)
+        return self._fail(found, entry, verdict, self._deadlines.now(), nacked=True)
 
     def release(self, place: DeliveryKey, owner: str) -> Pending[None]:
         """Give back a delivery that was not worked on: the message is ready at once, as if it had not been delivered.
@@ -101,10 +101,10 @@ class MessageSettler:
         Nothing is logged, because the delivery was not logged either. If its lease has ended, nothing changes.
         """
         answer: Pending[None] = Pending()
-        spot, entry = self._find(place)
+        found, entry = self._find(place)
         if entry is None:
             raise InvalidRequestError("message is not in-flight")
-        if (waiting := entry.settling or spot.lane.moving) is not None:
+        if (waiting := entry.settling or found.group_partition.moving) is not None:
             waiting.then(lambda _: forward(lambda: self.release(place, owner), answer))
             return answer
         if entry.owner != owner:
@@ -115,8 +115,8 @@ class MessageSettler:
             entry.free_credit()
             if entry.scope is not None:
                 self._registry.released(entry.scope, owner, place.offset)
-            spot.lane.make_ready(entry)
-            spot.group.stir(place.partition)
+            found.group_partition.make_ready(entry)
+            found.group.stir(place.partition)
         answer.resolve(None)
         return answer
 
@@ -124,33 +124,33 @@ class MessageSettler:
         """Set a new deadline, also for an expired lease that no other owner has taken. Return it as wall time."""
         if lease_ms <= 0:
             raise InvalidRequestError("invalid lease_ms")
-        spot, entry = self._find(place)
+        found, entry = self._find(place)
         if entry is None or entry.settling is not None:
             raise InvalidRequestError("message is not in-flight")
         self._check_owner(entry, owner)
         lease_ms = min(lease_ms, self._settings.lease_ms_max)
         entry.state = State.LEASED
-        entry.due = self._agenda.now() + lease_ms
-        self._agenda.add(spot, entry)
+        entry.due = self._deadlines.now() + lease_ms
+        self._deadlines.add(found, entry)
         if entry.scope is not None and not self._is_committed(entry):  # committed work is not leased again
             self._registry.delivered(entry.scope, owner, entry.due, place.partition, place.offset)
         return self._engine.time.shown(entry.due)
 
-    def _find(self, place: DeliveryKey) -> tuple[Spot, OpenDelivery | None]:
+    def _find(self, place: DeliveryKey) -> tuple[OpenMessage, OpenDelivery | None]:
         """Return the open message of a call; None if it is done. Raise InvalidRequestError."""
-        topic = self._book.find(place.topic)
+        topic = self._broker_state.find(place.topic)
         if not 0 <= place.partition < topic.partitions:
             raise InvalidRequestError("partition out of range")
         group = topic.groups.get(place.group)
-        lane = None if group is None else group.lanes.get(place.partition)
-        if group is None or lane is None:
+        group_partition = None if group is None else group.group_partitions.get(place.partition)
+        if group is None or group_partition is None:
             raise InvalidRequestError("message is not in-flight")
-        entry = lane.open.get(place.offset)
-        if entry is None and (place.offset < topic.index.start or place.offset in lane.done):
-            return Spot(topic, group, lane), None
+        entry = group_partition.open.get(place.offset)
+        if entry is None and (place.offset < topic.index.start or place.offset in group_partition.done):
+            return OpenMessage(topic, group, group_partition), None
         if entry is None or (entry.owner is None and entry.settling is None):
             raise InvalidRequestError("message is not in-flight")
-        return Spot(topic, group, lane), entry
+        return OpenMessage(topic, group, group_partition), entry
 
     def _check_owner(self, entry: OpenDelivery, owner: str) -> None:
         if entry.owner != owner or not self._is_free(entry):
@@ -176,11 +176,11 @@ class MessageSettler:
 
     # Ends
 
-    def finish(self, spot: Spot, entries: Sequence[OpenDelivery], *, commits: bool = False) -> Pending[None]:
+    def finish(self, found: OpenMessage, entries: Sequence[OpenDelivery], *, commits: bool = False) -> Pending[None]:
         """Log that messages of one partition are done, all or none. With `commits`, commit their keys too."""
-        topic, group, lane = spot
+        topic, group, group_partition = found
         scopes = [entry.scope if commits else None for entry in entries]
-        facts = [_fact(spot, entry, scope) for entry, scope in zip(entries, scopes, strict=True)]
+        facts = [_fact(found, entry, scope) for entry, scope in zip(entries, scopes, strict=True)]
         answer: Pending[None] = Pending()
         settling: Pending[None] = Pending()
         for entry in entries:
@@ -189,71 +189,71 @@ class MessageSettler:
         def settle(done: Pending[None]) -> None:
             if done.error is None:
                 for entry in entries:
-                    lane.close(entry)
-                self._producer.note_progress(lane)
+                    group_partition.close(entry)
+                self._producer.note_progress(group_partition)
             else:
                 for entry, stream in held:
                     entry.take_credit(stream)
                 for entry in entries:
-                    self._look_again(spot, entry)
+                    self._look_again(found, entry)
             _settled(entries)
-            group.stir(lane.partition)
+            group.stir(group_partition.partition)
             if done.error is None:
                 answer.resolve(None)
             else:
                 answer.fail(done.error)
 
-        logged = self._held(lambda: self._book.log_done(topic, facts), entries, scopes)
+        logged = self._held(lambda: self._broker_state.log_done(topic, facts), entries, scopes)
         held = [(entry, entry.stream) for entry in entries if entry.stream is not None]
         if held:
             # The worker has finished these messages: the next ones need not wait for the disk.
             for entry, _ in held:
                 entry.free_credit()
-            group.stir(lane.partition)
+            group.stir(group_partition.partition)
         logged.then(settle)
         return answer
 
-    def skip(self, spot: Spot, entry: OpenDelivery) -> None:
+    def skip(self, found: OpenMessage, entry: OpenDelivery) -> None:
         """Mark a message as done, because the work of its key is committed."""
-        self.finish(spot, [entry])
+        self.finish(found, [entry])
         self._counters.skips += 1
 
-    def due(self, spot: Spot, entry: OpenDelivery) -> None:
+    def due(self, found: OpenMessage, entry: OpenDelivery) -> None:
         """Handle the end of a lease or of a delay."""
-        if entry.settling is not None or spot.lane.moving is not None:
-            self._agenda.again(spot, entry)
+        if entry.settling is not None or found.group_partition.moving is not None:
+            self._deadlines.again(found, entry)
         elif entry.state is State.LEASED:
             try:
                 if self._is_committed(entry):
-                    self.skip(spot, entry)
+                    self.skip(found, entry)
                 else:
                     verdict = SettlementVerdict(entry.last_error or "ack_timeout")
-                    self._fail(spot, entry, verdict, entry.due, nacked=False)
+                    self._fail(found, entry, verdict, entry.due, nacked=False)
             except DriftQError:
-                self._agenda.again(spot, entry)
+                self._deadlines.again(found, entry)
         elif entry.state is State.WAITING:
             if entry.is_spent:
-                self.bury(spot, entry)
+                self.bury(found, entry)
             else:
-                spot.lane.make_ready(entry)
-                spot.group.stir(spot.lane.partition)
+                found.group_partition.make_ready(entry)
+                found.group.stir(found.group_partition.partition)
 
     def _fail(
-        self, spot: Spot, entry: OpenDelivery, verdict: SettlementVerdict, at: int, *, nacked: bool
+        self, found: OpenMessage, entry: OpenDelivery, verdict: SettlementVerdict, at: int, *, nacked: bool
     ) -> Pending[None]:
         """Log that a delivery failed at a moment, then schedule the next attempt or make a dead letter.
 
         If it has failed already, only its error changes; with `dead_letter` it becomes a dead letter.
         """
-        topic, group, lane = spot
+        topic, group, group_partition = found
         leased = entry.state is State.LEASED
         due = at + delay_ms_of(self._settings, entry, verdict.delay_ms, nacked=nacked) if leased else entry.due
-        now = self._agenda.now()
+        now = self._deadlines.now()
         # This owner must not fail a key that another owner holds by now.
         keyed = entry.scope if nacked and self._is_free(entry) else None
         body = RetryBody(
             group.name,
-            lane.partition,
+            group_partition.partition,
             entry.offset,
             entry.attempts,
             verdict.reason,
@@ -269,7 +269,7 @@ class MessageSettler:
         def settle(done: Pending[None]) -> None:
             if done.error is not None or entry.void:
                 _settled([entry])
-                self._look_again(spot, entry)
+                self._look_again(found, entry)
                 if done.error is not None:
                     answer.fail(done.error)
                 else:
@@ -279,35 +279,35 @@ class MessageSettler:
             entry.doomed = entry.doomed or verdict.dead_letter
             if not leased and not entry.doomed:
                 _settled([entry])
-                self._look_again(spot, entry)
-                group.stir(lane.partition)
+                self._look_again(found, entry)
+                group.stir(group_partition.partition)
                 answer.resolve(None)
                 return
             entry.free_credit()
             if entry.is_spent:
-                self.bury(spot, entry).then(lambda _: answer.resolve(None))
+                self.bury(found, entry).then(lambda _: answer.resolve(None))
                 return
             entry.due = due
             if due > at:
                 entry.state = State.WAITING
-                self._agenda.add(spot, entry)
+                self._deadlines.add(found, entry)
             else:
-                lane.make_ready(entry)
+                group_partition.make_ready(entry)
             _settled([entry])
-            group.stir(lane.partition)
+            group.stir(group_partition.partition)
             answer.resolve(None)
 
-        self._held(lambda: self._book.log(topic, GroupKind.RETRY, encode(body)), [entry], [keyed]).then(settle)
+        self._held(lambda: self._broker_state.log(topic, GroupKind.RETRY, encode(body)), [entry], [keyed]).then(settle)
         return answer
 
-    def _look_again(self, spot: Spot, entry: OpenDelivery) -> None:
+    def _look_again(self, found: OpenMessage, entry: OpenDelivery) -> None:
         """Check a message again that did not change: it may have missed its deadline or its turn."""
         if entry.void:
             return
         if entry.state is State.READY:
-            spot.lane.make_ready(entry)
+            found.group_partition.make_ready(entry)
         else:
-            self._agenda.again(spot, entry)
+            self._deadlines.again(found, entry)
 
     def _held(
         self, log: Callable[[], Pending[None]], entries: Sequence[OpenDelivery], scopes: Sequence[KeyOwner | None]
@@ -326,41 +326,43 @@ class MessageSettler:
 
     # Dead letters
 
-    def bury(self, spot: Spot, entry: OpenDelivery) -> Pending[None]:
+    def bury(self, found: OpenMessage, entry: OpenDelivery) -> Pending[None]:
         """Make a dead letter of a message without attempts left. The answer never fails: errors cause a retry."""
         if entry.settling is None:
             entry.settling = Pending()
         answer: Pending[None] = Pending()
 
         def settle(done: Pending[bool]) -> None:
-            topic, group, lane = spot
+            topic, group, group_partition = found
             if done.error is None:
                 if done.result():
                     reason = "rejected" if entry.doomed else "max_attempts_reached"
                     dead = self._counters.dead_letters
                     dead[topic.name, reason] = dead.get((topic.name, reason), 0) + 1
-                lane.close(entry)
-                self._producer.note_progress(lane)
+                group_partition.close(entry)
+                self._producer.note_progress(group_partition)
             elif not entry.void:
                 entry.state = State.WAITING
-                entry.due = self._agenda.now()
-                self._agenda.add(spot, entry)
+                entry.due = self._deadlines.now()
+                self._deadlines.add(found, entry)
             _settled([entry])
-            group.stir(lane.partition)
+            group.stir(group_partition.partition)
             answer.resolve(None)
 
-        run(self._bury(spot.topic, spot.group, spot.lane, entry)).then(settle)
+        run(self._bury(found.topic, found.group, found.group_partition, entry)).then(settle)
         return answer
 
-    async def _bury(self, topic: BrokerTopic, group: ConsumerGroup, lane: Lane, entry: OpenDelivery) -> bool:
+    async def _bury(
+        self, topic: BrokerTopic, group: ConsumerGroup, group_partition: GroupPartition, entry: OpenDelivery
+    ) -> bool:
         """Return whether the message is a dead letter now; it is not if a seek came first."""
         message = await wait_for_message(self._engine, topic.log, entry.offset)
-        if await _is_left_behind(lane, entry):
+        if await _is_left_behind(group_partition, entry):
             return False
         if message is not None:
             note = DlqNote(
                 topic.name,
-                lane.partition,
+                group_partition.partition,
                 entry.offset,
                 entry.attempts,
                 entry.last_error,
@@ -368,22 +370,22 @@ class MessageSettler:
                 group.name,
             )
             await self._producer.copy(DLQ + topic.name, topic.partitions, dead_letter(message, note))
-        if not await _is_left_behind(lane, entry):
-            body = DoneBody(group.name, lane.partition, entry.offset, entry.size, attempts=entry.attempts)
-            await self._book.log_done(topic, [body])
+        if not await _is_left_behind(group_partition, entry):
+            body = DoneBody(group.name, group_partition.partition, entry.offset, entry.size, attempts=entry.attempts)
+            await self._broker_state.log_done(topic, [body])
         return True
 
 
-async def _is_left_behind(lane: Lane, entry: OpenDelivery) -> bool:
+async def _is_left_behind(group_partition: GroupPartition, entry: OpenDelivery) -> bool:
     """Whether a seek has ended the delivery. A seek that is being logged is waited for."""
-    while lane.moving is not None:
-        await lane.moving
+    while group_partition.moving is not None:
+        await group_partition.moving
     return entry.void
 
 
-def _fact(spot: Spot, entry: OpenDelivery, scope: KeyOwner | None) -> DoneBody:
+def _fact(found: OpenMessage, entry: OpenDelivery, scope: KeyOwner | None) -> DoneBody:
     """Return the log entry of a done message; with a scope, it commits the key."""
-    group, partition = spot.group.name, spot.lane.partition
+    group, partition = found.group.name, found.group_partition.partition
     if scope is None:
         return DoneBody(group, partition, entry.offset, entry.size, attempts=entry.attempts)
     return DoneBody(group, partition, entry.offset, entry.size, scope.tenant, scope.key, entry.attempts)

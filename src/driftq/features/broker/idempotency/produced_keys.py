@@ -25,7 +25,7 @@ _SWEEP_MAX = 1000
 _NEVER = -(1 << 62)
 
 
-class Gate(Enum):
+class KeyDecision(Enum):
     """The decision on a produce with a key."""
 
     NEW = "new"
@@ -53,15 +53,15 @@ class ProduceScope:
     def __len__(self) -> int:
         return len(self._stored)
 
-    def begin(self, identity: Id, now: int) -> Gate:
+    def begin(self, identity: Id, now: int) -> KeyDecision:
         """Reserve a key for a produce, if it is new. After NEW, a call of `stored` or `fail` must follow."""
         found = self._stored.get(identity)
         if found is not None and now < found.ts + self._ttl_ms:
-            return Gate.DUPLICATE
+            return KeyDecision.DUPLICATE
         if identity in self._under_way:
-            return Gate.BUSY
+            return KeyDecision.BUSY
         self._under_way.add(identity)
-        return Gate.NEW
+        return KeyDecision.NEW
 
     def fail(self, identity: Id) -> None:
         """Release a key whose message was not stored, so that the next produce may use it."""

@@ -19,7 +19,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError, InvalidRequestError, PayloadTooLargeError
 from driftq.features.broker.idempotency.consumed_keys import ConsumedKey, ConsumeOutcome, ConsumeScope, Status
-from driftq.features.broker.idempotency.produced_keys import Gate, Id, ProduceScope
+from driftq.features.broker.idempotency.produced_keys import Id, KeyDecision, ProduceScope
 from driftq.features.broker.protocols import DeliveryKey, KeyOwner, KeyStatus
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Message
@@ -95,9 +95,9 @@ class IdempotencyRegistry:
         now = self._engine.time.running()
         self._make_room(now)
         gate = self.produced.begin((tenant, topic, key), now)
-        if gate is Gate.BUSY:
+        if gate is KeyDecision.BUSY:
             raise InvalidRequestError("idempotency: key already in-flight")
-        return gate is Gate.DUPLICATE
+        return gate is KeyDecision.DUPLICATE
 
     def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
         """End the produce that reserved a key: stored at `ts` and `offset`, or failed if `ts` is None."""

@@ -8,7 +8,7 @@ Of two messages with the same key, the second is a duplicate of the first and sh
 from collections.abc import Sequence
 
 from driftq.errors import DriftQError, InvalidRequestError
-from driftq.features.broker.producer.producer import Key, MessageWriter, Placed, target_of
+from driftq.features.broker.producer.producer import CheckedMessage, Key, MessageWriter, target_of
 from driftq.features.broker.protocols import Produced
 from driftq.model.message import Message
 from driftq.system.runtime import Pending
@@ -75,10 +75,10 @@ def _duplicate(first: Outcome) -> Outcome:
 
 
 async def _together(producer: MessageWriter, topic: str, messages: Given) -> list[Outcome]:
-    held: list[Placed] = []
+    held: list[CheckedMessage] = []
     keys: dict[Key, None] = {}
     """The keys that were reserved for this batch."""
-    rows: list[Placed | Produced] = []
+    rows: list[CheckedMessage | Produced] = []
     try:
         for message, deadline_ms in messages:
             producer.check_deadline(deadline_ms)
@@ -105,4 +105,4 @@ async def _together(producer: MessageWriter, topic: str, messages: Given) -> lis
         return [row for row in rows if isinstance(row, Produced)]
     stored = await appended
     places = iter(range(len(held)))
-    return [row.at(stored, next(places)) if isinstance(row, Placed) else row for row in rows]
+    return [row.at(stored, next(places)) if isinstance(row, CheckedMessage) else row for row in rows]

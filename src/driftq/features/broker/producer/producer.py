@@ -15,10 +15,10 @@ from driftq.engine.write.change_log import forward
 from driftq.errors import DriftQError, InvalidRequestError, OverloadedError, PayloadTooLargeError
 from driftq.features.broker.protocols import BrokerCounters, Hook, Produced, Registry
 from driftq.features.broker.state.broker_frames import BrokerTopicFrame, GroupKind, encode
-from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.broker_state import BrokerState, BrokerTopic
 from driftq.features.broker.state.group import ConsumerGroup
-from driftq.features.broker.state.group_partition import Lane
-from driftq.features.broker.state.message_cache import Recent
+from driftq.features.broker.state.group_partition import GroupPartition
+from driftq.features.broker.state.message_cache import MessageCache
 from driftq.features.broker.state.message_index import tag_of
 from driftq.features.broker.state.stored_messages import Read, partition_of, to_data
 from driftq.model.broker_settings import BrokerSettings
@@ -32,7 +32,7 @@ Key = tuple[str, str, str]
 """Tenant, topic and idempotency key."""
 
 
-class Placed(NamedTuple):
+class CheckedMessage(NamedTuple):
     """A message that passed all checks, with its topic and partition."""
 
     topic: BrokerTopic
@@ -75,19 +75,19 @@ class MessageWriter:
         self,
         engine: Engine,
         settings: BrokerSettings,
-        book: Book,
+        broker_state: BrokerState,
         registry: Registry,
         hook: Hook,
         counters: BrokerCounters,
-        recent: Recent,
+        message_cache: MessageCache,
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self._book = book
+        self._broker_state = broker_state
         self._registry = registry
         self._hook = hook
         self._counters = counters
-        self._recent = recent
+        self._message_cache = message_cache
         self._creating: dict[str, Pending[int]] = {}
 
     # Topics
@@ -103,7 +103,7 @@ class MessageWriter:
     def ensure(self, name: str, partitions: int) -> Pending[int]:
         """Create a topic unless it exists, without checking name and number of partitions."""
         answer: Pending[int] = Pending()
-        known = self._book.by_name.get(name)
+        known = self._broker_state.by_name.get(name)
         if known is not None:
             answer.resolve(known.partitions)
             return answer
@@ -120,7 +120,7 @@ class MessageWriter:
         def settle(error: BaseException | None) -> None:
             del self._creating[name]
             if error is None:
-                answer.resolve(self._book.by_name[name].partitions)
+                answer.resolve(self._broker_state.by_name[name].partitions)
             else:
                 answer.fail(error)
 
@@ -131,7 +131,7 @@ class MessageWriter:
             body = encode(BrokerTopicFrame(name, partitions))
             try:
                 topic = self._engine.topic(broker_topic(name))
-                logged = self._engine.log(topic, GroupKind.TOPIC, body, self._book)
+                logged = self._engine.log(topic, GroupKind.TOPIC, body, self._broker_state)
             except DriftQError as error:
                 settle(error)
                 return
@@ -204,9 +204,9 @@ class MessageWriter:
         """Release a key, because its message was not stored."""
         self._registry.end_produce(*key, None)
 
-    def place(self, name: str, message: Message, key: Key | None = None) -> Placed:
+    def place(self, name: str, message: Message, key: Key | None = None) -> CheckedMessage:
         """Return topic and partition for a message. Raise a DriftQError if it cannot be stored."""
-        topic = self._book.by_name.get(name)
+        topic = self._broker_state.by_name.get(name)
         if topic is None:
             raise InvalidRequestError("topic does not exist (create it first)")
         override = None if message.envelope is None else message.envelope.partition_override
@@ -217,7 +217,7 @@ class MessageWriter:
         if size > self._settings.message_bytes_max:
             raise PayloadTooLargeError("message too large")
         self._check_room(topic, partition, size)
-        return Placed(topic, partition, size, message, key)
+        return CheckedMessage(topic, partition, size, message, key)
 
     def copy(self, name: str, partitions: int, message: Message, *, partition: int | None = None) -> Pending[Produced]:
         """Store a dead letter or a redriven message without hook, key check and limits. Create its topic if needed."""
@@ -227,12 +227,12 @@ class MessageWriter:
             if done.error is not None:
                 answer.fail(done.error)
                 return
-            topic = self._book.by_name[name]
+            topic = self._broker_state.by_name[name]
             place = partition_of(message.key, topic.partitions) if partition is None else partition
             forward(lambda: store(topic, place), answer)
 
         def store(topic: BrokerTopic, place: int) -> Pending[Produced]:
-            stored = self._store(Placed(topic, place, message.size, message, None))
+            stored = self._store(CheckedMessage(topic, place, message.size, message, None))
             stored.then(know_key)
             return stored
 
@@ -246,7 +246,7 @@ class MessageWriter:
         self.ensure(name, partitions).then(go_on)
         return answer
 
-    def _store(self, placed: Placed) -> Pending[Produced]:
+    def _store(self, placed: CheckedMessage) -> Pending[Produced]:
         placed.hold()
         try:
             appended = self.append(placed.topic, [placed])
@@ -264,7 +264,7 @@ class MessageWriter:
         appended.then(settle)
         return answer
 
-    def append(self, topic: BrokerTopic, held: list[Placed]) -> Pending[AppendResult]:
+    def append(self, topic: BrokerTopic, held: list[CheckedMessage]) -> Pending[AppendResult]:
         """Store messages of one topic, all or none. The answer comes when groups can see them."""
         rows: Rows | Row
         if len(held) == 1:
@@ -285,31 +285,31 @@ class MessageWriter:
         appended.then(settle)
         return appended
 
-    def _show(self, placed: Placed, found: Produced) -> None:
+    def _show(self, placed: CheckedMessage, found: Produced) -> None:
         topic = placed.topic
         topic.index.add(placed.partition, found.offset, placed.size)
         if any(group.streams for group in topic.groups.values()):
-            self._recent.put(topic.id, found.offset, Read(placed.message, found.ts))
+            self._message_cache.put(topic.id, found.offset, Read(placed.message, found.ts))
         if placed.key is not None:
             self._registry.end_produce(*placed.key, found.ts, found.offset)
         for group in topic.groups.values():
             group.stir(placed.partition)
-        for listener in self._book.listeners:
+        for listener in self._broker_state.listeners:
             listener(found, placed.message)
 
     # Backpressure
 
-    def note_progress(self, lane: Lane) -> None:
+    def note_progress(self, group_partition: GroupPartition) -> None:
         """Record whether a group has caught up in a partition, after progress, a seek or a new stream."""
-        if not lane.caught_up and self._exceeded(lane.lag, lane.lag_size) is None:
-            lane.caught_up = True
+        if not group_partition.caught_up and self._exceeded(group_partition.lag, group_partition.lag_size) is None:
+            group_partition.caught_up = True
 
     def note_member(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
         """Record in which partitions a group with a new stream has caught up, also where it has done nothing."""
         settings = self._settings
         if (settings.partition_msgs_max or settings.partition_bytes_max) and not settings.dev_limits:
             for partition in range(topic.partitions):
-                self.note_progress(group.lane(partition))
+                self.note_progress(group.group_partition(partition))
 
     def _check_room(self, topic: BrokerTopic, partition: int, size: int) -> None:
         part = topic.index.parts[partition]
@@ -339,21 +339,23 @@ class MessageWriter:
         for group in topic.groups.values():
             if not group.done:
                 continue
-            lane = group.lanes.get(partition)
-            lag, size = (part.count, part.size) if lane is None else (lane.lag, lane.lag_size)
+            group_partition = group.group_partitions.get(partition)
+            lag, size = (
+                (part.count, part.size) if group_partition is None else (group_partition.lag, group_partition.lag_size)
+            )
             least = (lag, size) if least is None else min(least, (lag, size))
-            if self._counts(group, lane, lag, size):
+            if self._counts(group, group_partition, lag, size):
                 counting = (lag, size) if counting is None else (max(counting[0], lag), max(counting[1], size))
         return counting or least or (part.count, part.size)
 
-    def _counts(self, group: ConsumerGroup, lane: Lane | None, lag: int, size: int) -> bool:
+    def _counts(self, group: ConsumerGroup, group_partition: GroupPartition | None, lag: int, size: int) -> bool:
         """Whether a group that has done something counts for backpressure."""
         if self._settings.dev_limits:
             return True
         idle = self._settings.group_idle_ms
         if not group.streams and idle and group.idle_ms() > idle:
             return False
-        return (lane is not None and lane.caught_up) or self._exceeded(lag, size) is None
+        return (group_partition is not None and group_partition.caught_up) or self._exceeded(lag, size) is None
 
 
 def _routed(message: Message, decision: RoutingDecision) -> Message:

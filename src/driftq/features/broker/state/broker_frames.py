@@ -120,7 +120,7 @@ class RetryState(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     doomed: bool = False
 
 
-class LaneState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class GroupPartitionState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state of a group in one partition."""
 
     partition: int
@@ -139,7 +139,7 @@ class BrokerTopicCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown
     partitions: int
     known: int
     totals: list[tuple[int, int]]
-    groups: dict[str, list[LaneState]]
+    groups: dict[str, list[GroupPartitionState]]
     retired: list[RetiredBody] = []
     start: int = 0
     """Retention has removed all messages below this offset."""

@@ -70,7 +70,7 @@ class BrokerTopic:
         return self.log.durability is not Durability.EPHEMERAL
 
 
-class Book:
+class BrokerState:
     """All topics and groups, as one feature of the engine."""
 
     name = "groups"
@@ -97,12 +97,15 @@ class Book:
             reader = IndexReader(topic.index, topic.log, engine.indexes, topic.known, self._heard(topic.name))
             reader.read(topic.totals)
             for group in topic.groups.values():
-                for lane in group.lanes.values():
-                    lane.settle()
-                group.done = sum(lane.count or lane.done.last >= 0 for lane in group.lanes.values())
+                for group_partition in group.group_partitions.values():
+                    group_partition.settle()
+                group.done = sum(
+                    group_partition.count or group_partition.done.last >= 0
+                    for group_partition in group.group_partitions.values()
+                )
                 group.left_at = self._now()
         self._engine = engine
-        engine.journal.at_turn(self._send_gathered)
+        engine.change_log.at_turn(self._send_gathered)
 
     def name_topics(self, topics: Mapping[int, Topic]) -> None:
         """Rename every log to `@NAME`. Logs of earlier formats are `v1:NAME` or `v1:id-HASH` at every start.
@@ -162,14 +165,14 @@ class Book:
             self._send_done(topic, [(facts, logged)])
             return logged
         self._engine.check_open()
-        self._engine.journal.shard_of(topic.log).check_room()
+        self._engine.change_log.shard_of(topic.log).check_room()
         self._gathered.setdefault(topic.id, []).append((facts, logged))
-        self._engine.journal.schedule()
+        self._engine.change_log.schedule()
         return logged
 
     def _kind_of(self, topic: BrokerTopic, fact: DoneBody) -> GroupKind:
-        lane = topic.groups[fact.group].lanes[fact.partition]
-        return GroupKind.OFFSET if fact.offset > lane.done.last else GroupKind.GAP
+        group_partition = topic.groups[fact.group].group_partitions[fact.partition]
+        return GroupKind.OFFSET if fact.offset > group_partition.done.last else GroupKind.GAP
 
     def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
@@ -221,9 +224,9 @@ class Book:
             group = self.group(found, seek.group)
             group.moved = True
             for landing in seek.landings:
-                lane = group.lane(landing.partition, live=self._engine is not None)
-                group.done += landing.count - lane.count
-                lane.land(landing)
+                group_partition = group.group_partition(landing.partition, live=self._engine is not None)
+                group.done += landing.count - group_partition.count
+                group_partition.land(landing)
         elif kind == GroupKind.DONE:
             self._apply_done(found, at, decode_many_done(body).facts)
         else:
@@ -242,10 +245,10 @@ class Book:
             # The facts of one batch belong to one group, and mostly to one partition.
             if group is None or fact.group != group.name:
                 group = self.group(topic, fact.group)
-            lane = group.lane(fact.partition, live=self._engine is not None)
-            before = lane.count
-            lane.finish(fact.offset, fact.size)
-            group.done += lane.count - before
+            group_partition = group.group_partition(fact.partition, live=self._engine is not None)
+            before = group_partition.count
+            group_partition.finish(fact.offset, fact.size)
+            group.done += group_partition.count - before
             if fact.attempts != 1:
                 for ended in self.enders:
                     ended(topic.name, fact.offset, fact.group, fact.attempts)
@@ -255,14 +258,14 @@ class Book:
     def _apply_retired(self, topic: BrokerTopic, fact: RetiredBody) -> None:
         topic.index.parts[fact.partition].retired[fact.offset] = fact.size
         for group in topic.groups.values():
-            lane = group.lanes.get(fact.partition)
-            if lane is None:
+            group_partition = group.group_partitions.get(fact.partition)
+            if group_partition is None:
                 continue
-            before = lane.count
-            lane.finish(fact.offset, fact.size)
-            group.done += lane.count - before
-            if (entry := lane.open.get(fact.offset)) is not None:
-                lane.close(entry)
+            before = group_partition.count
+            group_partition.finish(fact.offset, fact.size)
+            group.done += group_partition.count - before
+            if (entry := group_partition.open.get(fact.offset)) is not None:
+                group_partition.close(entry)
             group.stir(fact.partition)
 
     def _apply_trim(self, topic: BrokerTopic, log: Topic, fact: TrimBody) -> None:
@@ -270,9 +273,9 @@ class Book:
         log.age_out(fact.start + 1)
         for group in topic.groups.values():
             for gone in fact.taken:
-                lane = group.lanes.get(gone.partition)
-                if lane is not None:
-                    lane.trim(fact.start, gone)
+                group_partition = group.group_partitions.get(gone.partition)
+                if group_partition is not None:
+                    group_partition.trim(fact.start, gone)
         if self._engine is not None:
             topic.index.trim(fact.start, fact.taken)
             return
@@ -288,9 +291,9 @@ class Book:
 
     def _apply_retry(self, topic: BrokerTopic, at: int, body: bytes) -> None:
         fact = decode_retry(body)
-        lane = self.group(topic, fact.group).lane(fact.partition, live=self._engine is not None)
-        if lane.raw is None or fact.offset not in lane.raw:
-            lane.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at, fact.doomed)
+        group_partition = self.group(topic, fact.group).group_partition(fact.partition, live=self._engine is not None)
+        if group_partition.raw is None or fact.offset not in group_partition.raw:
+            group_partition.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at, fact.doomed)
         if fact.key:
             self._registry.failed(KeyOwner(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, at)
 
@@ -325,8 +328,8 @@ class Book:
             self.by_id[topic_id] = self.by_name[state.name] = topic
             for fact in state.retired:
                 topic.index.parts[fact.partition].retired[fact.offset] = fact.size
-            for name, lanes in state.groups.items():
-                self.group(topic, name).restore(lanes)
+            for name, group_partitions in state.groups.items():
+                self.group(topic, name).restore(group_partitions)
 
     def forget(self, topic: Topic) -> None:
         """Drop a topic whose log was deleted. No API call deletes it."""

@@ -8,8 +8,8 @@ The cost of a round therefore depends on its deliveries, not on the number of pa
 from collections.abc import Callable
 
 from driftq.features.broker.protocols import ConsumerOutlet, OutgoingMessage
-from driftq.features.broker.state.broker_frames import LaneState
-from driftq.features.broker.state.group_partition import Lane
+from driftq.features.broker.state.broker_frames import GroupPartitionState
+from driftq.features.broker.state.group_partition import GroupPartition
 from driftq.features.broker.state.message_index import Index
 
 _GATHERED_MAX = 32
@@ -71,7 +71,7 @@ class ConsumerGroup:
     def __init__(self, name: str, index: Index, ask: "Callable[[ConsumerGroup], None]", now: Callable[[], int]) -> None:
         self.name = name
         self.index = index
-        self.lanes: dict[int, Lane] = {}
+        self.group_partitions: dict[int, GroupPartition] = {}
         self.streams: list[ConsumerStream] = []
         self.left_at: int | None = None
         """When the last stream left; None while there is one, or if there never was one."""
@@ -87,12 +87,12 @@ class ConsumerGroup:
         self._ask = ask
         self._now = now
 
-    def lane(self, partition: int, *, live: bool = True) -> Lane:
+    def group_partition(self, partition: int, *, live: bool = True) -> GroupPartition:
         """Return the state of the group in one partition; create it if needed."""
-        lane = self.lanes.get(partition)
-        if lane is None:
-            lane = self.lanes[partition] = Lane(partition, self.index, live=live)
-        return lane
+        group_partition = self.group_partitions.get(partition)
+        if group_partition is None:
+            group_partition = self.group_partitions[partition] = GroupPartition(partition, self.index, live=live)
+        return group_partition
 
     def ask(self) -> None:
         """Request a turn in which messages are delivered."""
@@ -153,13 +153,17 @@ class ConsumerGroup:
         """Return for how many milliseconds the group has had no stream."""
         return self._now() - self.left_at if self.left_at is not None else 0
 
-    def capture(self) -> list[LaneState]:
+    def capture(self) -> list[GroupPartitionState]:
         """Return the state of every partition with something to keep."""
-        lanes = [lane for _, lane in sorted(self.lanes.items())]
-        return [lane.capture() for lane in lanes if lane.count or lane.retries or lane.done.last >= 0]
+        group_partitions = [group_partition for _, group_partition in sorted(self.group_partitions.items())]
+        return [
+            group_partition.capture()
+            for group_partition in group_partitions
+            if group_partition.count or group_partition.retries or group_partition.done.last >= 0
+        ]
 
-    def restore(self, states: list[LaneState]) -> None:
+    def restore(self, states: list[GroupPartitionState]) -> None:
         """Restore the state of the partitions from a checkpoint."""
         self.moved = not states
         for state in states:
-            self.lanes[state.partition] = Lane.of(state, self.index)
+            self.group_partitions[state.partition] = GroupPartition.of(state, self.index)

@@ -26,7 +26,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from driftq.features.broker.protocols import KeyOwner
-from driftq.features.broker.state.broker_frames import Landing, LaneState, RetryState, Trimmed
+from driftq.features.broker.state.broker_frames import GroupPartitionState, Landing, RetryState, Trimmed
 from driftq.features.broker.state.done_ranges import Done
 from driftq.features.broker.state.message_index import Index
 from driftq.system.runtime import Pending
@@ -108,7 +108,7 @@ class OpenDelivery:
             stream.held += 1
 
 
-class Lane:
+class GroupPartition:
     """The state of one group in one partition."""
 
     __slots__ = (
@@ -258,18 +258,22 @@ class Lane:
 
     # Checkpoints
 
-    def capture(self) -> LaneState:
+    def capture(self) -> GroupPartitionState:
         """Return the state that a restart needs."""
         done = self.done
-        return LaneState(
+        return GroupPartitionState(
             self.partition, done.floor, done.ranges, self.count, self.size, self.caught_up, dict(self.retries)
         )
 
     @classmethod
-    def of(cls, state: LaneState, index: Index) -> "Lane":
+    def of(cls, state: GroupPartitionState, index: Index) -> "GroupPartition":
         """Return the partition state of a checkpoint."""
-        lane = cls(state.partition, index, live=False)
-        lane.done = Done(state.floor, state.ranges)
-        lane.count, lane.size, lane.caught_up = state.count, state.size, state.caught_up
-        lane.retries = dict(state.retries)
-        return lane
+        group_partition = cls(state.partition, index, live=False)
+        group_partition.done = Done(state.floor, state.ranges)
+        group_partition.count, group_partition.size, group_partition.caught_up = (
+            state.count,
+            state.size,
+            state.caught_up,
+        )
+        group_partition.retries = dict(state.retries)
+        return group_partition

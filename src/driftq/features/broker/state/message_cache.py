@@ -12,7 +12,7 @@ _OWN_BYTES = 512
 """The approximate size of a cached message in bytes, without its stored JSON."""
 
 
-class Recent:
+class MessageCache:
     """Cached messages, by topic id and offset."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:

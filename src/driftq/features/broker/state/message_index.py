@@ -1,8 +1,8 @@
 """The index of a topic's messages per partition: their offsets in order, their number and their size.
 
 Offsets belong to the topic: message `n` of the log is offset `n - 1`. A topic with one partition stores nothing per
-message; with several, it stores the partition of each message, packed (`Spread`). A start reads the partitions from
-the tags of records, which are `p<k>`: for a sealed segment from its tag index, without reading a payload
+message; with several, it stores the partition of each message, packed (`PartitionColumn`). A start reads the partitions
+from the tags of records, which are `p<k>`: for a sealed segment from its tag index, without reading a payload
 (`TagIndexes.numbered`); for other segments, and if that index is missing or damaged, from the blocks.
 
 Retention has removed all messages below `start`. While a trim is being logged, the messages that it will remove are
@@ -19,7 +19,7 @@ from driftq.engine.read.tag_lookup import TagIndexes
 from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.features.broker.state.broker_frames import Trimmed
-from driftq.features.broker.state.partition_column import NARROW_MAX, Spread
+from driftq.features.broker.state.partition_column import NARROW_MAX, PartitionColumn
 from driftq.model.message import Message
 from driftq.storage.segments.tag_codes import Column
 
@@ -57,32 +57,32 @@ class Index:
         """The lowest offset that may exist."""
         self._first = 0
         """The lowest offset that may be delivered."""
-        self._spread = Spread(partitions) if partitions > 1 else None
+        self._partition_column = PartitionColumn(partitions) if partitions > 1 else None
 
     def add(self, partition: int, offset: int, size: int) -> None:
         """Add a message at the end."""
         part = self.parts[partition]
         part.count += 1
         part.size += size
-        if self._spread is not None:
-            self._spread.add(partition, offset)
+        if self._partition_column is not None:
+            self._partition_column.add(partition, offset)
         self.head = max(self.head, offset + 1)
 
     def place(self, offset: int, partitions: Sequence[int]) -> None:
         """Record the partitions of consecutive messages that are already in the totals."""
-        if self._spread is not None:
-            self._spread.extend(offset, partitions)
+        if self._partition_column is not None:
+            self._partition_column.extend(offset, partitions)
 
     def at_or_after(self, partition: int, offset: int) -> int | None:
         """Return the first message of a partition at or above an offset, or None."""
         offset = max(offset, self._first)
-        if self._spread is None:
+        if self._partition_column is None:
             return offset if offset < self.head else None
-        return self._spread.at_or_after(partition, offset)
+        return self._partition_column.at_or_after(partition, offset)
 
     def from_on(self, partition: int, offset: int, end: int, most: int) -> Sequence[int]:
         """Return up to `most` messages of a partition, starting with the message `offset` and below `end`."""
-        if self._spread is None:
+        if self._partition_column is None:
             return range(offset, max(offset + 1, min(offset + most, end, self.head)))
         found = [offset]
         while (
@@ -93,13 +93,13 @@ class Index:
 
     def last(self, partition: int) -> int:
         """Return the highest message of a partition, or -1."""
-        return self.head - 1 if self._spread is None else self._spread.last(partition)
+        return self.head - 1 if self._partition_column is None else self._partition_column.last(partition)
 
     def partition_at(self, offset: int) -> int | None:
         """Return the partition of a message, or None."""
         if not self.start <= offset < self.head:
             return None
-        return 0 if self._spread is None else self._spread.partition_at(offset)
+        return 0 if self._partition_column is None else self._partition_column.partition_at(offset)
 
     # Retention
 
@@ -120,8 +120,8 @@ class Index:
         self.start = max(self.start, start)
         self._first = self.start
         self.head = max(self.head, self.start)
-        if self._spread is not None:
-            self._spread.trim(self.start)
+        if self._partition_column is not None:
+            self._partition_column.trim(self.start)
         for part in self.parts:
             for offset in [offset for offset in part.retired if offset < self.start]:
                 del part.retired[offset]

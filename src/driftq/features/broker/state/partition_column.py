@@ -28,7 +28,7 @@ _UNPACKED_MAX = 256
 _FASTEST = 1
 
 
-class Spread:
+class PartitionColumn:
     """The partitions of all messages of one topic."""
 
     __slots__ = ("_first", "_lasts", "_masks", "_sealed", "_spans", "_tail", "_wide", "absent")

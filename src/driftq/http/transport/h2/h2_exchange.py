@@ -19,7 +19,7 @@ from driftq.http.transport.outbox import HIGH_WATER
 _log = logging.getLogger(__name__)
 
 
-class Way(Protocol):
+class ExchangeSender(Protocol):
     """The sender, as an exchange uses it."""
 
     @property
@@ -74,7 +74,9 @@ class Exchange:
         "tight",
     )
 
-    def __init__(self, owner: Owner, way: Way, number: int, method: bytes, target: bytes, headers: Headers) -> None:
+    def __init__(
+        self, owner: Owner, way: ExchangeSender, number: int, method: bytes, target: bytes, headers: Headers
+    ) -> None:
         self._owner = owner
         self._way = way
         self.number = number

@@ -10,7 +10,7 @@ from driftq.http.reply import Reply
 from driftq.http.request import Headers
 from driftq.http.request_id import NAME, id_of
 from driftq.http.transport.h1.request_parser import HEADER_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX
-from driftq.http.transport.h2.h2_exchange import Exchange, Owner, Way
+from driftq.http.transport.h2.h2_exchange import Exchange, ExchangeSender, Owner
 from driftq.http.transport.request_flow import refused
 
 EXCHANGES_MAX = 1024
@@ -42,7 +42,7 @@ def protocol() -> H2Connection:
     return connection
 
 
-def read_head(owner: Owner, way: Way, number: int, pairs: list[Any]) -> Exchange:
+def read_head(owner: Owner, way: ExchangeSender, number: int, pairs: list[Any]) -> Exchange:
     """Return a new exchange from the head of its request."""
     pseudo: dict[bytes, bytes] = {}
     headers: Headers = []

@@ -159,7 +159,7 @@ class Records:
                 raise InvalidRequestError("from_ts cannot be combined with from_seq")
             return run(self._read_from(request, body.from_ts, query, fields, body.wait_ms))
         topic = self._engine.catalog.get(request.params[0])
-        waiting = self._engine.bring(topic) if self._engine.upstreams else None
+        waiting = self._engine.bring(topic) if self._engine.topic_copiers else None
         if waiting is not None:
             return run(self._read_later(request, query, fields, body.wait_ms, waiting))
         found = self._engine.diff(topic.name, query)

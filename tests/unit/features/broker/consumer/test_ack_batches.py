@@ -38,9 +38,9 @@ def test_messages_of_a_partition_that_are_acked_together_are_finished_once(monke
     rig = consuming()
     finish, lots = MessageSettler.finish, []
 
-    def noted(settler: MessageSettler, spot: Any, entries: Any, *, commits: bool = False) -> Any:
+    def noted(settler: MessageSettler, open_message: Any, entries: Any, *, commits: bool = False) -> Any:
         lots.append([entry.offset for entry in entries])
-        return finish(settler, spot, entries, commits=commits)
+        return finish(settler, open_message, entries, commits=commits)
 
     monkeypatch.setattr(MessageSettler, "finish", noted)
     answers = acked(rig, (0, 0), (0, 3), (0, 1))
@@ -86,7 +86,7 @@ def test_no_message_of_a_group_that_is_not_there_is_acked() -> None:
 
 def test_what_could_not_be_logged_is_held_as_before_and_can_be_acked_later(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = consuming(credit=2)
-    (stream,) = rig.broker.book.find("t").groups["g"].streams
+    (stream,) = rig.broker.broker_state.find("t").groups["g"].streams
 
     def fails(*_: Any, **__: Any) -> Any:
         raise InternalError("the disk said no")
@@ -116,7 +116,7 @@ def test_a_full_log_refuses_every_message_of_a_call(monkeypatch: pytest.MonkeyPa
     def full() -> None:
         raise DriftQError("no room")
 
-    (shard,) = rig.engine_rig.engine.journal.shards.all
+    (shard,) = rig.engine_rig.engine.change_log.shards.all
     with monkeypatch.context() as patched:
         patched.setattr(shard, "check_room", full)
         assert errors(acked(rig, (0, 0), (0, 1))) == [DriftQError] * 2

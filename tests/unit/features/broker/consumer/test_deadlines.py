@@ -47,7 +47,7 @@ def test_a_frame_that_cannot_be_made_leaves_no_message_under_way(
     rig: BrokerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _leased(rig)
-    fail_once(monkeypatch, type(rig.broker.book), "log")
+    fail_once(monkeypatch, type(rig.broker.broker_state), "log")
     with pytest.RaisesGroup(BugError, flatten_subgroups=True):
         rig.advance(1250)
     rig.advance(250)

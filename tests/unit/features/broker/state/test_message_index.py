@@ -43,7 +43,7 @@ def _filled(size: int, *, partitions: int = PARTITIONS, **changes: Any) -> Broke
 
 
 def _index(rig: BrokerRig) -> Index:
-    return rig.broker.book.by_name["t"].index
+    return rig.broker.broker_state.by_name["t"].index
 
 
 def _found(rig: BrokerRig) -> list[int | None]:
@@ -77,7 +77,7 @@ def test_a_start_reads_as_many_bytes_of_sealed_segments_whatever_the_size_of_mes
     small, large = _filled(12_000, **tier), _filled(24_000, **tier)
     for rig in (small, large):
         rig.advance(120_000)
-        sealed = [segment for segment in rig.broker.book.by_name["t"].log.segments if segment.sealed]
+        sealed = [segment for segment in rig.broker.broker_state.by_name["t"].log.segments if segment.sealed]
         assert len(sealed) == MESSAGES // SMALL.segment_max_events
         assert all(segment.cold == cold for segment in sealed)
     before = _found(small)

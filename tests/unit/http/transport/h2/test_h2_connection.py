@@ -21,7 +21,7 @@ from driftq.http.transport.h2.h2_connection import PING_MS, TROUBLE_MAX
 from driftq.http.transport.h2.h2_heads import CONNECTION_WINDOW, EXCHANGE_WINDOW, EXCHANGES_MAX
 from driftq.http.transport.outbox import HIGH_WATER
 from tests.unit.http.sources import Talk, Voice
-from tests.unit.http.transport.test_connection import Desk
+from tests.unit.http.transport.test_connection import ServerLine
 from tests.unit.http.wire import BODY_BYTES_MAX, Peer, echo
 
 
@@ -138,15 +138,15 @@ def test_windows_and_limits_are_announced() -> None:
 
 
 def test_exchanges_do_not_wait_for_each_other() -> None:
-    desk = Desk()
-    client = Client(desk)
+    server_line = ServerLine()
+    client = Client(server_line)
     numbers = [client.open(f"/{place}") for place in range(3)]
     client.flush()
-    desk.answer(2)
-    desk.answer(0)
+    server_line.answer(2)
+    server_line.answer(0)
     client.flush()
     assert [number in client.ended for number in numbers] == [True, False, True]
-    desk.answer(1)
+    server_line.answer(1)
     client.flush()
     assert [client.answer(number)[1] for number in numbers] == [b"/0", b"/1", b"/2"]
 
@@ -362,19 +362,19 @@ def test_a_source_that_fails_ends_its_stream_only() -> None:
 
 
 def test_a_server_that_goes_says_so_answers_what_was_asked_and_takes_no_more() -> None:
-    desk, voice = Desk(), Voice()
-    client = Client(lambda request: StreamAnswer(voice) if request.path == "/stream" else desk(request))
+    server_line, voice = ServerLine(), Voice()
+    client = Client(lambda request: StreamAnswer(voice) if request.path == "/stream" else server_line(request))
     waiting, reading = client.open("/wait"), client.open("/stream")
     client.flush()
     client.peer.peers.finish()
     late = client.open("/late")
     client.peer.send(client.h2.data_to_send())
     assert not client.peer.transport.is_closing()
-    desk.answer(0)
+    server_line.answer(0)
     client.peer.turn()
     assert client.peer.transport.is_closing()
     assert voice.heard == ["opened", "goodbye", "closed"]
-    assert [request.path for request, _ in desk.waiting] == ["/wait"]
+    assert [request.path for request, _ in server_line.waiting] == ["/wait"]
     frames = client.peer.received
     assert b"/wait" in frames
     assert b"bye" in frames
@@ -390,7 +390,7 @@ def test_an_idle_server_that_goes_closes_at_once() -> None:
 def test_a_peer_that_does_not_answer_pings_is_gone() -> None:
     terms = {"keepalive_timeout_ms": 10 * PING_MS, "body_timeout_ms": 10 * PING_MS}
     for answers in (True, False):
-        client = Client(Desk(), **terms)
+        client = Client(ServerLine(), **terms)
         client.ask()
         for _ in range(4):
             client.peer.runtime.advance(PING_MS)
@@ -418,12 +418,12 @@ def test_a_body_that_takes_too_long_is_408() -> None:
 
 
 def test_an_answer_for_an_exchange_that_is_gone_goes_nowhere() -> None:
-    desk = Desk()
-    client = Client(desk)
+    server_line = ServerLine()
+    client = Client(server_line)
     number = client.ask()
     client.h2.reset_stream(number)
     client.flush()
-    desk.answer(0)
+    server_line.answer(0)
     client.flush()
     assert number not in client.heads
 
@@ -454,7 +454,7 @@ def empty_data(client: Client) -> None:
 
 @pytest.mark.parametrize("trouble", [pings, settings, rapid_resets, empty_data])
 def test_who_makes_trouble_is_told_to_calm_down(trouble: Callable[[Client], None]) -> None:
-    client = Client(Desk())
+    client = Client(ServerLine())
     trouble(client)
     client.peer.send(client.h2.data_to_send())
     for event in client.h2.receive_data(client.peer.received[client._seen :]):

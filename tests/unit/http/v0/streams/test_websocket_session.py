@@ -351,7 +351,7 @@ def test_a_subscription_that_is_waited_for_while_the_socket_goes_leaves_nothing_
         def bring(self, _: Topic) -> Pending[None]:
             return copies
 
-    rig.server.engine.upstreams.append(Copier())
+    rig.server.engine.topic_copiers.append(Copier())
     peer = Peer(rig)
     peer.say("subscribe", topic="t")
     peer.upgrade.source.closed()

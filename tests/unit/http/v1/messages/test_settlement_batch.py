@@ -239,10 +239,10 @@ def test_a_log_that_fails_fails_every_entry_that_needs_it_and_no_other(monkeypat
 def test_a_bug_in_one_entry_is_its_own_result(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     ackable = client.server.broker.settler.ackable
 
-    def buggy(spot: Any, offset: int, owner: str) -> Any:
+    def buggy(open_message: Any, offset: int, owner: str) -> Any:
         if offset == 1:
             raise ZeroDivisionError
-        return ackable(spot, offset, owner)
+        return ackable(open_message, offset, owner)
 
     monkeypatch.setattr(client.server.broker.settler, "ackable", buggy)
     assert [one["code"] for one in batch(client, "/v1/ack", [at(0), at(1), at(2)])] == [204, 500, 204]

@@ -33,7 +33,7 @@ def children_of(pid: int) -> dict[str, int]:
     return found
 
 
-def scribes(server: ServerProcess) -> dict[str, int]:
+def writer_processes(server: ServerProcess) -> dict[str, int]:
     """Both, once they have been told what they are."""
     return until(lambda: children(server), lambda found: {LOG, SEGMENTS} <= set(found))
 
@@ -98,14 +98,14 @@ def test_a_start_waits_for_what_the_server_before_it_has_left_behind(tmp_path: P
     with serving(tmp_path) as server:
         server.wait_ready()
         server.ask("PUT", "/v0/topics/t", {"durability": "memory"})
-        scribe = scribes(server)[LOG]
-        os.kill(scribe, signal.SIGSTOP)
+        writer_process = writer_processes(server)[LOG]
+        os.kill(writer_process, signal.SIGSTOP)
         status, body = server.ask("POST", "/v0/topics/t", {"records": [{"data": 1}]})
         server.process.kill()
         server.process.wait()
         with serving(tmp_path) as second:
             assert second.process.stdout is not None
-            os.kill(scribe, signal.SIGCONT)
+            os.kill(writer_process, signal.SIGCONT)
             second.wait_ready()
             assert (status, seqs(second)) == (200, body["seqs"])
 
@@ -116,7 +116,7 @@ def test_without_the_writer_of_its_log_a_server_takes_no_writes_and_loses_none(t
         server.wait_ready()
         with writing(server, "fsync") as acked:
             until(lambda: len(acked), lambda count: count > 300)
-            os.kill(scribes(server)[LOG], signal.SIGKILL)
+            os.kill(writer_processes(server)[LOG], signal.SIGKILL)
         status, refused = server.ask("POST", "/v0/topics/t", {"records": [{"data": 1}]})
         assert (status, refused["error"]["code"]) == (500, "internal")
         assert "restart the server" in refused["error"]["message"]
@@ -136,7 +136,7 @@ def test_without_the_writer_of_segments_the_server_writes_and_seals_them_itself(
         write = {"records": [{"data": "x", "tag": "t"}] * 250}
         assert server.ask("POST", "/v0/topics/t", write)[0] == 200
         sealed_up_to(server, 200)
-        os.kill(scribes(server)[SEGMENTS], signal.SIGKILL)
+        os.kill(writer_processes(server)[SEGMENTS], signal.SIGKILL)
         until(lambda: children(server), lambda found: SEGMENTS not in found)
         for _ in range(4):
             assert server.ask("POST", "/v0/topics/t", write)[0] == 200
@@ -153,7 +153,7 @@ def test_a_signal_to_the_whole_group_is_a_graceful_stop(tmp_path: Path, number: 
     with serving(tmp_path) as server:
         server.wait_ready()
         assert server.ask("POST", "/v0/topics/t", {"records": [{"data": 1}]})[0] == 201
-        for pid in [*scribes(server).values(), server.process.pid]:
+        for pid in [*writer_processes(server).values(), server.process.pid]:
             os.kill(pid, number)
         assert server.ended() == (0, "")
     with serving(tmp_path) as server:
