@@ -35,6 +35,7 @@ from driftq.features.staging.staging import Staging
 from driftq.features.watch.watch import Watch
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
+from driftq.model.units import NS_PER_MS
 from driftq.model.v0_answers import ClockAhead, Health, Holes, QueueCounts, Readiness
 from driftq.storage.layout import Layout, make_directory
 from driftq.storage.server_id import ColdMark, adopt_cold_tier, settle_server_id
@@ -45,7 +46,6 @@ from driftq.system.entropy import Entropy, SystemEntropy
 from driftq.system.machine import UNKNOWN_BOOT
 from driftq.system.runtime import Pending, Runtime
 
-_NS_PER_MS = 1_000_000
 _DRAIN_MS = 2000
 """A stop waits this many ms for routers. Connections and the last checkpoint need the rest of its ten seconds."""
 _RETRY_MS = 1000
@@ -175,7 +175,7 @@ class Server:
         for progress in self.engine.recover():
             self.replay_progress = progress
             yield
-        self.recovery_ms = (self.clock.monotonic_ns() - began_ns) // _NS_PER_MS
+        self.recovery_ms = (self.clock.monotonic_ns() - began_ns) // NS_PER_MS
         self.routers.bind(self.engine)
         self.queues.open()
         self.cursors.bind(self.engine)
@@ -196,7 +196,7 @@ class Server:
 
     def health(self) -> Health:
         """Return an answer that is independent of the state of the server."""
-        return Health("ok", __version__, (self.clock.monotonic_ns() - self._began_ns) // _NS_PER_MS)
+        return Health("ok", __version__, (self.clock.monotonic_ns() - self._began_ns) // NS_PER_MS)
 
     def check_ready(self) -> None:
         """Raise ShuttingDownError if the server is closing."""

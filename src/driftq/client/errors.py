@@ -27,9 +27,8 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.json import decode
 
+from driftq.model.units import MS_PER_S
 from driftq.model.v1_answers import EntryResult
-
-_MS_PER_S = 1000
 
 
 class ClientError(Exception):
@@ -167,7 +166,7 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: d
 def refused(result: EntryResult) -> ApiError:
     """Return the exception for one entry of a batch that the server refused."""
     detail = {"reason": result.reason, "retry_after_ms": result.retry_after_ms, "limit": result.limit}
-    after_s = result.retry_after_ms / _MS_PER_S if result.retry_after_ms else None
+    after_s = result.retry_after_ms / MS_PER_S if result.retry_after_ms else None
     known = {name: value for name, value in detail.items() if value}
     return _kind(result.code, result.message)(
         result.code, result.error, result.message, detail=known, retry_after=after_s
@@ -184,7 +183,7 @@ def _retry_after(headers: Mapping[str, str], detail: Mapping[str, Any], now: dat
     """Return the seconds to wait: from the body, which has milliseconds, else from the header, a number or a date."""
     after_ms = detail.get("retry_after_ms")
     if isinstance(after_ms, int):
-        return after_ms / _MS_PER_S
+        return after_ms / MS_PER_S
     given = headers.get("retry-after", "").strip()
     if given.isdecimal():
         return float(given)

@@ -31,6 +31,7 @@ import logging
 from collections.abc import Callable
 
 from driftq.engine.timeline import CREEPS, FOLLOWS, STOPPED, ClockBody, Timeline, TimelinePoint
+from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
 
 AHEAD_MS = 2000
@@ -40,10 +41,9 @@ config change there is a whole tick to log the first one.
 TOLD_MS = 1000
 """A difference between stamps and the wall clock above this many ms is logged."""
 
-_NS_PER_MS = 1_000_000
 _LOOKS = 5
 """How often both clocks are read before a difference counts as a step; the thread may pause between readings."""
-_SLEPT_NS = 100 * _NS_PER_MS
+_SLEPT_NS = 100 * NS_PER_MS
 """A larger difference between the clock that counts suspends and the one that does not means a suspend."""
 
 _log = logging.getLogger(__name__)
@@ -81,11 +81,11 @@ class EngineTime:
 
     def running(self) -> int:
         """Return engine time: for durations that begin in this run, and for leases and delays."""
-        return self._running_ns() // _NS_PER_MS
+        return self._running_ns() // NS_PER_MS
 
     def now(self) -> int:
         """Return the moment that decides whether stored records and keys have expired."""
-        running = self._running_ns() // _NS_PER_MS
+        running = self._running_ns() // NS_PER_MS
         return running if self._plain else self._judged(running)
 
     def shown(self, moment: int) -> int:
@@ -215,11 +215,11 @@ class EngineTime:
     def _begin(self) -> None:
         between_ns = min(-self._clock.steady_ns() + self._clock.wall_ns() for _ in range(_LOOKS))
         self._steady_ns = self._clock.steady_ns()
-        missing_ns = (self._reached - self.offset) * _NS_PER_MS - (self._steady_ns + between_ns)
+        missing_ns = (self._reached - self.offset) * NS_PER_MS - (self._steady_ns + between_ns)
         if missing_ns > 0:
-            self.offset -= -missing_ns // _NS_PER_MS
+            self.offset -= -missing_ns // NS_PER_MS
             self._unlogged = True
-        self._base_ns = between_ns + self.offset * _NS_PER_MS
+        self._base_ns = between_ns + self.offset * NS_PER_MS
         self._plain = False
 
     # The clocks
@@ -251,22 +251,22 @@ class EngineTime:
     def _look(self) -> int:
         """Read both clocks and update `offset`. Returns engine time."""
         running_ns, off_ns = self._compare()
-        if not -_NS_PER_MS < off_ns < _NS_PER_MS:
+        if not -NS_PER_MS < off_ns < NS_PER_MS:
             for _ in range(_LOOKS):
                 running_ns, again_ns = self._compare()
                 off_ns = min(off_ns, again_ns, key=abs)
-            if not -_NS_PER_MS < off_ns < _NS_PER_MS:
+            if not -NS_PER_MS < off_ns < NS_PER_MS:
                 self._stepped(off_ns)
-        return running_ns // _NS_PER_MS
+        return running_ns // NS_PER_MS
 
     def _compare(self) -> tuple[int, int]:
         """Return engine time, and how many ns the wall clock differs from its expected value."""
         running_ns = self._running_ns()
-        return running_ns, self._clock.wall_ns() - (running_ns - self.offset * _NS_PER_MS)
+        return running_ns, self._clock.wall_ns() - (running_ns - self.offset * NS_PER_MS)
 
     def _stepped(self, off_ns: int) -> None:
         """Adjust `offset` after the wall clock was set."""
-        off_ms = -(-off_ns // _NS_PER_MS)
+        off_ms = -(-off_ns // NS_PER_MS)
         self.offset -= off_ms
         self._unlogged = True
         self._plain = False

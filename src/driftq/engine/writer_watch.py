@@ -29,6 +29,7 @@ from functools import partial
 
 from driftq.engine.load.unsealed_limit import UnsealedLimit
 from driftq.errors import ThrottledError
+from driftq.model.units import MS_PER_S, NS_PER_MS
 from driftq.model.v0_answers import WriterState
 from driftq.storage.segments.segment_process import SegmentProcess
 from driftq.storage.wal.group_commit import Shard
@@ -46,8 +47,6 @@ HUNG_MS = 5000
 _COUNTED_MS_MAX = 2 * TICK_MS
 """The most that one check adds to the age of a job, in ms."""
 _RETRY_MS = 1000
-_NS_PER_MS = 1_000_000
-_MS_PER_S = 1000
 
 LOG, SEGMENTS = "log", "segments"
 
@@ -90,7 +89,7 @@ class _Watched:
 
     @property
     def _waited_s(self) -> int:
-        return self.waited_ms // _MS_PER_S
+        return self.waited_ms // MS_PER_S
 
     def _facts(self) -> dict[str, object]:
         return dict(facts(writer=self.name, pid=self.pid, waited_ms=self.waited_ms))
@@ -181,7 +180,7 @@ class Writers:
         self._tick = self._runtime.later(TICK_MS, self._look)
 
     def _look(self) -> None:
-        elapsed_ms = (self._clock.monotonic_ns() - self._looked_ns) // _NS_PER_MS
+        elapsed_ms = (self._clock.monotonic_ns() - self._looked_ns) // NS_PER_MS
         self._watch()
         for shard, watched in self._logs:
             self._look_at_log(shard, watched, elapsed_ms)
@@ -191,7 +190,7 @@ class Writers:
         if shard.stopped is not None:
             return
         watched.look(elapsed_ms, self._hung_ms)
-        why = f"the process that writes the log has not answered for {watched.waited_ms // _MS_PER_S} s"
+        why = f"the process that writes the log has not answered for {watched.waited_ms // MS_PER_S} s"
         shard.hung = (
             ThrottledError(
                 f"{why}; try again shortly",
@@ -218,7 +217,7 @@ class Writers:
             self._killed = True
             _log.error(
                 "the segments writer has not answered for %d s and is killed",
-                watched.waited_ms // _MS_PER_S,
+                watched.waited_ms // MS_PER_S,
                 extra=facts(writer=SEGMENTS, pid=self._segments.pid, waited_ms=watched.waited_ms),
             )
             self._segments.kill()

@@ -6,14 +6,13 @@ which contains no line breaks.
 
 from collections.abc import Callable
 
+from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
 from driftq.system.runtime import Runtime, Timer
 
 RETRY = b"retry: 2000\n\n"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 END = b"\n\n"
-
-_NS_PER_MS = 1_000_000
 
 
 def head(event: bytes, event_id: bytes | None = None) -> bytes:
@@ -39,7 +38,7 @@ class Heartbeat:
     def __init__(self, runtime: Runtime, clock: Clock, interval_ms: int, beat: Callable[[], None]) -> None:
         self._runtime = runtime
         self._clock = clock
-        self._interval_ns = interval_ms * _NS_PER_MS
+        self._interval_ns = interval_ms * NS_PER_MS
         self._beat = beat
         self._spoke_ns = clock.monotonic_ns()
         self._timer: Timer | None = None
@@ -58,7 +57,7 @@ class Heartbeat:
             self._timer.cancel()
 
     def _wait(self, delay_ns: int) -> None:
-        self._timer = self._runtime.later(-(-delay_ns // _NS_PER_MS), self._fire)
+        self._timer = self._runtime.later(-(-delay_ns // NS_PER_MS), self._fire)
 
     def _fire(self) -> None:
         left_ns = self._spoke_ns + self._interval_ns - self._clock.monotonic_ns()

@@ -27,7 +27,8 @@ from driftq.engine.state.control_frames import (
 from driftq.errors import NotFoundError, StartError
 from driftq.offline.segment_check import FrameSpan, walk_data
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.frame import DELETED, Frame, Kind, control_body, read_frame
+from driftq.storage.blocks.delete_flags import DELETED
+from driftq.storage.blocks.frame import Frame, Kind, control_body, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.part_file import KIND as PART_HEAD
 from driftq.storage.part_file import read_head

@@ -13,7 +13,8 @@ from driftq.engine.files.topic_checkpoint import SegmentState
 from driftq.errors import NewerFormatError
 from driftq.offline.findings import Finding, Tell, Verdict
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.frame import DELETED, HEAD_BYTES, Bad, Kind, NewerVersion, read_frame
+from driftq.storage.blocks.delete_flags import DELETED
+from driftq.storage.blocks.frame import HEAD_BYTES, Bad, Kind, NewerVersion, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.segments.block_index import BlockIndex, decode_index
 from driftq.storage.segments.cold_file import DEL_HEADER_BYTES, ColdDamagedError, ColdFile

@@ -19,16 +19,13 @@ import pyarrow.parquet as pq
 
 from driftq.storage.blocks.block import Block
 from driftq.storage.blocks.block_arrow import block_arrays
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED, FLAGS_TO_DELETED, FLAGS_TO_LIVE
 from driftq.storage.segments.block_index import BlockIndex, decode_index
 from driftq.storage.segments.cold_file import ColdDamagedError, ColdFile
 from driftq.storage.segments.hot_store import BlockDamagedError, verified
 from driftq.system.disk import OsDisk
 
 UNREADABLE = (OSError, ValueError, BlockDamagedError, ColdDamagedError, pa.ArrowException)
-
-_LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
-_DEAD = bytes(1 if value == DELETED else 0 for value in range(256))
 
 
 class FileChangedError(Exception):
@@ -69,7 +66,7 @@ class SegmentFile:
                     batch = table.cast(schema).combine_chunks().to_batches()[0].slice(low, high - low)
                     dead = flags[row + low : row + high]
                     if dead.count(DELETED):
-                        batch = batch.filter(pa.array([bool(alive) for alive in dead.translate(_LIVE)]))
+                        batch = batch.filter(pa.array([bool(alive) for alive in dead.translate(FLAGS_TO_LIVE)]))
                     if batch.num_rows:
                         yield batch
                 row += group.count
@@ -96,7 +93,7 @@ class SegmentFile:
         row = 0
         for group in file.groups:
             if flags.count(DELETED, row, row + group.count):
-                dead = flags[row : row + group.count].translate(_DEAD)
+                dead = flags[row : row + group.count].translate(FLAGS_TO_DELETED)
                 found += compress(range(group.first_seq, group.first_seq + group.count), dead)
             row += group.count
         return found
@@ -126,7 +123,7 @@ def _blocks(content: memoryview, index: BlockIndex, first: int, last: int, schem
         batch = _batch(block, schema)
         flags = bytes(block.flags[low:high])
         if flags.count(DELETED):
-            yield batch.take(pa.array(list(compress(range(low, high), flags.translate(_LIVE))), pa.uint32()))
+            yield batch.take(pa.array(list(compress(range(low, high), flags.translate(FLAGS_TO_LIVE))), pa.uint32()))
         else:
             yield batch if high - low == count else batch.slice(low, high - low)
 

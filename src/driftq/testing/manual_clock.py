@@ -1,6 +1,6 @@
 """A clock that moves only when a test moves it."""
 
-_NS_PER_MS = 1_000_000
+from driftq.model.units import NS_PER_MS
 
 
 class ManualClock:
@@ -12,13 +12,13 @@ class ManualClock:
     __slots__ = ("_monotonic_ns", "_steady_ns", "_wall_ns")
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
-        self._wall_ns = wall_ms * _NS_PER_MS
+        self._wall_ns = wall_ms * NS_PER_MS
         self._steady_ns = 0
         self._monotonic_ns = 0
 
     def wall_ms(self) -> int:
         """Return milliseconds since the epoch."""
-        return self._wall_ns // _NS_PER_MS
+        return self._wall_ns // NS_PER_MS
 
     def wall_ns(self) -> int:
         """Return nanoseconds since the epoch."""
@@ -34,7 +34,7 @@ class ManualClock:
 
     def advance(self, ms: int) -> None:
         """Let time pass on all three clocks."""
-        self.advance_ns(ms * _NS_PER_MS)
+        self.advance_ns(ms * NS_PER_MS)
 
     def advance_ns(self, ns: int) -> None:
         """Let time pass, in nanoseconds: a worker's idle deadline may fall between two milliseconds."""
@@ -45,13 +45,13 @@ class ManualClock:
 
     def set_wall(self, ms: int) -> None:
         """Step the wall clock, in either direction; durations are not affected."""
-        self._wall_ns = ms * _NS_PER_MS
+        self._wall_ns = ms * NS_PER_MS
 
     def suspend(self, ms: int) -> None:
         """Suspend the machine: wall and steady time continue, timers of the loop do not."""
         assert ms >= 0, "no machine sleeps backwards"
-        self._wall_ns += ms * _NS_PER_MS
-        self._steady_ns += ms * _NS_PER_MS
+        self._wall_ns += ms * NS_PER_MS
+        self._steady_ns += ms * NS_PER_MS
 
     def reboot(self) -> None:
         """Restart steady and monotonic time at 0, as after a boot; wall time continues."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Generic
 
+from driftq.model.units import NS_PER_MS, NS_PER_S
 from driftq.system.disk import Disk
 from driftq.system.runtime import Handle, Job
 from driftq.testing.manual_clock import ManualClock
@@ -20,8 +21,6 @@ from driftq.testing.manual_writer_process import ManualWriterProcess
 from driftq.testing.simulated_disk import Crashed
 
 _STEPS_MAX = 1_000_000
-_NS_PER_S = 1_000_000_000
-_NS_PER_MS = 1_000_000
 
 
 class ManualTimer:
@@ -86,7 +85,7 @@ class ManualWorker(Generic[Job]):
         self.idle_ns = None
         delay_s = self._handle(jobs)
         if delay_s is not None:
-            self.idle_ns = self._runtime.clock.monotonic_ns() + round(delay_s * _NS_PER_S)
+            self.idle_ns = self._runtime.clock.monotonic_ns() + round(delay_s * NS_PER_S)
 
     def forget(self) -> None:
         """Drop all jobs, as if the process had died."""
@@ -129,7 +128,7 @@ class ManualRuntime:
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> ManualTimer:
         """Queue a callback for the loop when the manual clock has passed the delay."""
-        timer = ManualTimer(self.clock.monotonic_ns() + delay_ms * _NS_PER_MS, next(self._ages), callback)
+        timer = ManualTimer(self.clock.monotonic_ns() + delay_ms * NS_PER_MS, next(self._ages), callback)
         if not self.stopped:
             heapq.heappush(self._timers, timer)
         return timer
@@ -177,7 +176,7 @@ class ManualRuntime:
 
     def advance(self, ms: int) -> None:
         """Let time pass; stop at each timer and idle deadline on the way, and run what is due then."""
-        end_ns = self.clock.monotonic_ns() + ms * _NS_PER_MS
+        end_ns = self.clock.monotonic_ns() + ms * NS_PER_MS
         self.run_until_idle()
         while not self.stopped and (due_ns := self._next_due_ns()) is not None and due_ns <= end_ns:
             self.clock.advance_ns(due_ns - self.clock.monotonic_ns())

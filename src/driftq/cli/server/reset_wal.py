@@ -4,12 +4,11 @@ import os
 
 from driftq.config import Settings
 from driftq.errors import DataDirLockedError, StartError
+from driftq.model.units import MS_PER_S
 from driftq.storage.layout import Layout
 from driftq.system.clock import Clock
 from driftq.system.disk import Disk
 from driftq.system.lock import LockHeldError
-
-_MS_PER_S = 1000
 
 
 def move_aside(settings: Settings, disk: Disk, clock: Clock) -> list[str]:
@@ -32,7 +31,7 @@ def move_aside(settings: Settings, disk: Disk, clock: Clock) -> list[str]:
 
 
 def _moved(disk: Disk, path: str, clock: Clock) -> str:
-    stem = f"{os.path.normpath(path)}.bak.{clock.wall_ms() // _MS_PER_S}"
+    stem = f"{os.path.normpath(path)}.bak.{clock.wall_ms() // MS_PER_S}"
     name, number = stem, 0
     while disk.exists(name):
         number += 1

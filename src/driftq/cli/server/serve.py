@@ -34,6 +34,7 @@ from driftq.http.metrics.request_log import RequestLog
 from driftq.http.starting_app import StartingApp
 from driftq.http.transport.connection_context import Terms
 from driftq.http.transport.listener import ListenAddress, Listener, choose_address, write_port_file
+from driftq.model.units import NS_PER_MS
 from driftq.server import Server
 from driftq.storage.layout import Layout
 from driftq.system.clock import SystemClock
@@ -49,7 +50,6 @@ _LOOP_PATIENCE_S = 0.5
 """How long the loop waits for a hanging cold directory: once, and not again until that call has returned."""
 _QUICK_NS = 250_000_000
 """If the log is read within this time (250 ms), nothing is bound before."""
-_NS_PER_MS = 1_000_000
 _SLICE_NS = 20_000_000
 """How long the log is read (20 ms) before the loop may answer a probe."""
 _DRAIN_S = 5.0
@@ -167,7 +167,7 @@ async def _stop(server: Server, listener: Listener, runtime: AsyncioRuntime) -> 
     code = ExitCode.OK if checkpointed else failed_code(server)
     if not checkpointed:
         refuse(last_words(server, "the last checkpoint could not be taken"), server.settings.log_format, code)
-    took_ms = (server.clock.monotonic_ns() - began_ns) // _NS_PER_MS
+    took_ms = (server.clock.monotonic_ns() - began_ns) // NS_PER_MS
     _log.info("stopped", extra=facts(ms=took_ms, checkpoint=checkpointed, exit_code=int(code)))
     return code
 

@@ -2,9 +2,8 @@
 
 from driftq.cli.exits import ExitCode
 from driftq.engine.writer_watch import LOG, SEGMENTS, RestartReason
+from driftq.model.units import MS_PER_S
 from driftq.server import Server, Unconfirmed
-
-_MS_PER_S = 1000
 
 
 def failed_code(server: Server) -> ExitCode:
@@ -24,7 +23,7 @@ def last_words(server: Server, what: str) -> str:
     else:
         for writer, written in ((LOG, "the log"), (SEGMENTS, "segments")):
             if waited_ms := writers.hung_ms[writer]:
-                what = f"the process that writes {written} has not answered for {waited_ms // _MS_PER_S} s"
+                what = f"the process that writes {written} has not answered for {waited_ms // MS_PER_S} s"
                 break
     unconfirmed = server.unconfirmed()
     words = f"{what}; {what_is_known(unconfirmed)}"

@@ -10,11 +10,11 @@ from driftq.client.errors import ApiError, ConflictError, LeaseLostError
 from driftq.client.messages import Delivery
 from driftq.client.topics.topic import AsyncTopic
 from driftq.client.workers.batched_settlement import Gathering, Raised
+from driftq.model.units import MS_PER_S
 from driftq.model.v0_answers import Job
 
 Item_co = TypeVar("Item_co", covariant=True)
 
-_MS_PER_S = 1000
 _BACKOFF_S, _BACKOFF_S_MAX = 1.0, 60.0
 """Delay before a failed job is retried; it doubles with every delivery. A message has a retry policy instead."""
 
@@ -135,7 +135,7 @@ class HeldMessage:
 
     async def nack(self, reason: str, after_s: float | None) -> None:
         """Report a failure: the message is delivered again after `after_s`, or by its retry policy."""
-        delay_ms = None if after_s is None else round(after_s * _MS_PER_S)
+        delay_ms = None if after_s is None else round(after_s * MS_PER_S)
         _check(await self._membership.nacks.call(Nack(self.item, reason, delay_ms)))
 
     @property
@@ -233,7 +233,7 @@ class HeldJob:
     async def nack(self, reason: str, after_s: float | None) -> None:
         """Give the job back; it is handed out again after `after_s` seconds, or after a delay that grows."""
         backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S * (1 << min(self.item.deliveries - 1, 16)))
-        delay_ms = round((backoff_s if after_s is None else after_s) * _MS_PER_S)
+        delay_ms = round((backoff_s if after_s is None else after_s) * MS_PER_S)
         self._check((await self._queue.topic.nack(self.item, delay_ms=delay_ms, node=self._queue.owner)).skipped)
 
     async def release(self) -> None:

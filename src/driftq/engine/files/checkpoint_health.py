@@ -2,12 +2,12 @@
 
 import logging
 
+from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
 from driftq.system.log_facts import facts
 
 SLOW_MS = 5000
 """A checkpoint that takes longer than this is logged."""
-_NS_PER_MS = 1_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class CheckpointRecord:
     @property
     def age_ms(self) -> int:
         """Return the milliseconds since the last checkpoint was installed; before the first one, since the start."""
-        return (self._now_ns() - self._installed_ns) // _NS_PER_MS
+        return (self._now_ns() - self._installed_ns) // NS_PER_MS
 
     def begin(self) -> None:
         """Note the time at which a checkpoint begins."""
@@ -37,7 +37,7 @@ class CheckpointRecord:
     def installed(self, size: int) -> None:
         """Note that the checkpoint that began last is installed."""
         self._installed_ns = self._now_ns()
-        took_ms = (self._installed_ns - self._began_ns) // _NS_PER_MS
+        took_ms = (self._installed_ns - self._began_ns) // NS_PER_MS
         if self._in_a_row:
             _log.info("checkpoints work again", extra=facts(failed_before=self._in_a_row, ms=took_ms))
         elif took_ms > SLOW_MS:

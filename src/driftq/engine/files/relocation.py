@@ -19,7 +19,7 @@ from driftq.engine.state.block_cache import Blocks
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.segment import Dead, Segment
 from driftq.engine.state.topic import Topic
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.segments.block_index import BlockIndex
 from driftq.system.file_thread import FileThread
 

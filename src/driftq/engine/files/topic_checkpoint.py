@@ -25,13 +25,11 @@ from driftq.errors import UnrecoverableError
 from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic_config import TopicConfig
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.frame import DELETED, Frame, read_frame
+from driftq.storage.blocks.delete_flags import DELETED, DELETED_BYTE, VALID_FLAGS
+from driftq.storage.blocks.frame import Frame, read_frame
 from driftq.storage.segments.block_index import BlockIndex
 from driftq.storage.segments.cold_store import ColdStore
 from driftq.storage.segments.hot_store import BlockDamagedError, SegmentStore
-
-_GONE = bytes([DELETED])
-_FOUND = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
 class SegmentState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -186,7 +184,7 @@ class Restorer:
             block = Block.read(frame, header)
             assert isinstance(block, Block)
             topic.head = block.first_seq - 1
-            topic.add_restored(block, bytes(block.flags).translate(_FOUND))
+            topic.add_restored(block, bytes(block.flags).translate(VALID_FLAGS))
         topic.close_where_gap(state.head)
         topic.head, topic.last_ts = state.head, state.last_ts
         topic.settle_restored(state.earliest)
@@ -221,13 +219,13 @@ class Restorer:
         segment.noted = segment.flippable = len(state.flips)
         topic.add_segment(segment)
         for number in range(len(segment.index)):
-            found = bytearray(flags[number].translate(_FOUND))
+            found = bytearray(flags[number].translate(VALID_FLAGS))
             first = segment.index.first_seq(number)
             for seq in [seq for seq in flips if first <= seq < segment.index.end_seq(number)]:
                 found[seq - first] = DELETED
             if earliest > first:
                 passed = min(earliest - first, len(found))
-                found[:passed] = _GONE * passed
+                found[:passed] = DELETED_BYTE * passed
             self._mark(topic, segment, number, found, known.get((first, len(found))))
 
     def _mark(
@@ -236,7 +234,7 @@ class Restorer:
         gone = flags.count(DELETED)
         rows = len(flags)
         if known is not None and known[0] == rows:
-            flags[:] = _GONE * rows
+            flags[:] = DELETED_BYTE * rows
             dead = Dead(flags, segment.index.payload(number))
         elif not gone:
             return

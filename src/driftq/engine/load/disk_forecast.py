@@ -8,6 +8,7 @@ representative.
 from collections import deque
 from collections.abc import Callable
 
+from driftq.model.units import NS_PER_S
 from driftq.system.clock import Clock
 from driftq.system.machine import DiskUsage, space_at
 
@@ -15,7 +16,6 @@ LOOKS_MAX = 720
 """Number of measurements kept: one every 5 seconds for one hour."""
 KNOWN_NS = 300_000_000_000
 """Measurements must cover at least 5 minutes before a speed is reported."""
-_NS_PER_S = 1_000_000_000
 
 
 class SpaceWatch:
@@ -46,4 +46,4 @@ class SpaceWatch:
         (first_ns, first), (last_ns, last) = self._looks[0], self._looks[-1]
         if last_ns - first_ns < KNOWN_NS:
             return None
-        return (first - last) * _NS_PER_S / (last_ns - first_ns)
+        return (first - last) * NS_PER_S / (last_ns - first_ns)

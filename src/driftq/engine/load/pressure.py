@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from driftq.errors import ThrottledError
 from driftq.model.limits import WAL_QUEUE_MAX
+from driftq.model.units import NS_PER_MS
 from driftq.storage.wal.shards import Shards
 from driftq.system.clock import Clock
 from driftq.system.runtime import Runtime, Timer
@@ -23,7 +24,6 @@ RETRY_MS = 100
 
 _PRESSED_DEPTH, _CRITICAL_DEPTH = WAL_QUEUE_MAX * 50 // 100, WAL_QUEUE_MAX * 90 // 100
 _PRESSED_LAG_MS, _CRITICAL_LAG_MS = 50, 500
-_NS_PER_MS = 1_000_000
 
 
 class Level(IntEnum):
@@ -48,7 +48,7 @@ class Pressure:
 
     def start(self) -> None:
         """Begin to measure how late the loop is."""
-        self._due_ns = self._clock.monotonic_ns() + TICK_MS * _NS_PER_MS
+        self._due_ns = self._clock.monotonic_ns() + TICK_MS * NS_PER_MS
         self._timer = self._runtime.later(TICK_MS, self._tick)
 
     def stop(self) -> None:
@@ -58,7 +58,7 @@ class Pressure:
             self._timer = None
 
     def _tick(self) -> None:
-        lag_ms = (self._clock.monotonic_ns() - self._due_ns) // _NS_PER_MS
+        lag_ms = (self._clock.monotonic_ns() - self._due_ns) // NS_PER_MS
         self._lag_ms = min(lag_ms, self._last_lag_ms)
         self._last_lag_ms = lag_ms
         self.start()

@@ -11,9 +11,7 @@ from driftq.engine.read.topic_page import Damaged, Missing, Slice, rows_nowait
 from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.storage.blocks.block import RowSource
-from driftq.storage.blocks.frame import DELETED
-
-_LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
+from driftq.storage.blocks.delete_flags import DELETED, FLAGS_TO_LIVE
 
 
 def live_after(topic: Topic, cursor: int, limit: int) -> list[int]:
@@ -26,7 +24,7 @@ def live_after(topic: Topic, cursor: int, limit: int) -> list[int]:
         if dead is None:
             found += range(part.first_seq + low, min(part.end_seq, part.first_seq + low + limit - len(found)))
         else:
-            live = compress(range(part.first_seq + low, part.end_seq), dead.flags[low:].translate(_LIVE))
+            live = compress(range(part.first_seq + low, part.end_seq), dead.flags[low:].translate(FLAGS_TO_LIVE))
             found += list(live)[: limit - len(found)]
         if len(found) >= limit:
             break

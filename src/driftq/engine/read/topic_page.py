@@ -25,10 +25,8 @@ from driftq.model.limits import (
 )
 from driftq.model.tombstone import Hole, Reason, Tombstone
 from driftq.storage.blocks.block import RowSource
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import FLAGS_TO_LIVE
 from driftq.storage.segments.hot_store import BlockDamagedError
-
-_LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
 
 
 class Slice(NamedTuple):
@@ -259,7 +257,7 @@ class _Window:
         dead = topic.dead_of(part)
         if dead is None:
             return range(first, min(last, first + limit))
-        rows = list(compress(range(first, last), dead.flags[first:last].translate(_LIVE)))
+        rows = list(compress(range(first, last), dead.flags[first:last].translate(FLAGS_TO_LIVE)))
         return rows[:limit]
 
     def _deliver(self, source: RowSource, rows: Sequence[int]) -> int | None:

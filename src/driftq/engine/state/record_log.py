@@ -18,7 +18,7 @@ from driftq.engine.state.block_cache import Blocks, Usage
 from driftq.engine.state.segment import Dead, Segment
 from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS
 from driftq.storage.blocks.block import Block, RowSource
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.blocks.open_block import OpenBlock
 from driftq.storage.blocks.rows import Rows
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED, DELETED_BYTE
 from driftq.storage.segments.block_index import BlockIndex
 
 _uids = count(1)
@@ -45,11 +45,11 @@ class Dead:
 
     def any_in(self, rows: range) -> bool:
         """Whether any of these consecutive rows is gone already."""
-        return self.flags.find(_GONE, rows[0], rows[-1] + 1) >= 0
+        return self.flags.find(DELETED_BYTE, rows[0], rows[-1] + 1) >= 0
 
     def add_run(self, rows: range, payload: int) -> tuple[int, int]:
         """Mark consecutive rows that are all live as gone: the same effect as `add`, but faster."""
-        self.flags[rows[0] : rows[-1] + 1] = _GONE * len(rows)
+        self.flags[rows[0] : rows[-1] + 1] = DELETED_BYTE * len(rows)
         self.count += len(rows)
         self.payload += payload
         return len(rows), payload
@@ -61,10 +61,7 @@ class Dead:
     def first_live(self, row: int) -> int:
         """Return the first row from `row` on that is not gone; the number of rows when there is none."""
         rest = self.flags[row:]
-        return len(self.flags) - len(rest.lstrip(_GONE))
-
-
-_GONE = bytes([DELETED])
+        return len(self.flags) - len(rest.lstrip(DELETED_BYTE))
 
 
 class Segment:
@@ -189,7 +186,7 @@ class Segment:
         records, payload = self.live_in(block)
         if records:
             dead = self.dead_of(block)
-            dead.flags[:] = _GONE * len(dead.flags)
+            dead.flags[:] = DELETED_BYTE * len(dead.flags)
             dead.count = len(dead.flags)
             dead.payload = self.index.payload(block)
             self.live -= records

@@ -27,10 +27,8 @@ from driftq.model.limits import RESERVE_MIN
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.storage.blocks.block import RowSource
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED, DELETED_BYTE
 from driftq.storage.segments.hot_store import BlockDamagedError
-
-_GONE = bytes([DELETED])
 
 
 class RemovalCause(Enum):
@@ -366,11 +364,11 @@ class Topic(Log):
         dead = self.dead_of(part)
         last = part.end_seq - 1
         if dead is not None:
-            last = part.first_seq + len(dead.flags.rstrip(_GONE)) - 1
+            last = part.first_seq + len(dead.flags.rstrip(DELETED_BYTE)) - 1
         if self.is_open(part):
             records, payload = self.live_in(part)
             gone = self._dead(part)
-            gone.flags[:] = _GONE * part.count
+            gone.flags[:] = DELETED_BYTE * part.count
             gone.count = part.count
             gone.payload += payload
         else:
@@ -386,7 +384,7 @@ class Topic(Log):
         first = self.earliest - part.first_seq
         rows = range(first, row)
         dead = self._dead(part)
-        last = first + len(dead.flags[first:row].rstrip(_GONE)) - 1
+        last = first + len(dead.flags[first:row].rstrip(DELETED_BYTE)) - 1
         records, payload = dead.add(rows, [weights[r + 1] - weights[r] for r in rows])
         if not self.is_open(part):
             part.segment.live -= records

@@ -13,7 +13,7 @@ from driftq.engine.state.topic import Topic
 from driftq.features.router.destination import Router, Rule, SourceRun
 from driftq.model.limits import META_KEYS_MAX
 from driftq.model.router_spec import HOPS_MAX
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.blocks.rows import Rows, Texts
 
 MARK = "_topics_router"

@@ -20,7 +20,7 @@ from driftq.model.router_spec import Guarantee, RouterSpec
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
 from driftq.storage.blocks.block import RowSource
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.system.runtime import Pending, Timer
 
 RUN_BYTES_MAX = 1 << 20

@@ -9,12 +9,12 @@ from typing import Protocol
 from driftq.engine.engine import Engine
 from driftq.engine.load.pressure import GATHER_MS, Level
 from driftq.engine.load.priority import Bands
+from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
 from driftq.system.runtime import Runtime
 
 _TURN_BYTES = 1 << 20
 _TURN_STEPS = 64
-_NS_PER_MS = 1_000_000
 
 
 class Served(Protocol):
@@ -40,7 +40,7 @@ class Turns:
     def moment_ms(self) -> int:
         """When the current turn began, or the wait for it, in monotonic ms: one clock call serves all streams."""
         if not self._scheduled:
-            self._moment_ms = self._clock.monotonic_ns() // _NS_PER_MS
+            self._moment_ms = self._clock.monotonic_ns() // NS_PER_MS
         return self._moment_ms
 
     def ask(self, one: Served, priority: int) -> None:
@@ -55,7 +55,7 @@ class Turns:
 
     def _serve(self) -> None:
         spent = steps = 0
-        now_ms = self._moment_ms = self._clock.monotonic_ns() // _NS_PER_MS
+        now_ms = self._moment_ms = self._clock.monotonic_ns() // NS_PER_MS
         try:
             while self._bands and spent < _TURN_BYTES and steps < _TURN_STEPS:
                 cost = self._bands.take(now_ms).step()

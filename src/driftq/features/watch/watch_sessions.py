@@ -8,12 +8,12 @@ from base64 import urlsafe_b64encode
 
 from driftq.errors import ThrottledError
 from driftq.features.watch.position import Options, ReadPosition
+from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
 from driftq.system.entropy import Entropy
 
 SESSION_TTL_MS = 300_000
 _WID_BYTES = 16
-_NS_PER_MS = 1_000_000
 
 
 class Session:
@@ -94,7 +94,7 @@ class Sessions:
 
     def collect(self) -> None:
         """Remove the sessions that were idle for longer than `SESSION_TTL_MS`."""
-        limit_ns = self._clock.steady_ns() - SESSION_TTL_MS * _NS_PER_MS
+        limit_ns = self._clock.steady_ns() - SESSION_TTL_MS * NS_PER_MS
         while self._idle:
             wid, session = next(iter(self._idle.items()))
             if session.idle_ns >= limit_ns:

@@ -22,6 +22,7 @@ from driftq.http.answer import StreamAnswer, Upgrade
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.request_id import id_of
+from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
 from driftq.system.log_facts import Fact, facts
 from driftq.system.log_repeats import Repeats
@@ -31,7 +32,6 @@ EACH_MAX = 1000
 """Number of lines per reason and minute that are logged one by one; further ones are only counted."""
 NEVER_NS = 1 << 62
 """Longer than any request takes, in ns."""
-NS_PER_MS = 1_000_000
 _PATH_CHARS_MAX = 200
 _AUTHENTICATION = (401, 403)
 _WARNED = (*_AUTHENTICATION, 429)

@@ -13,14 +13,13 @@ from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
+from driftq.model.units import NS_PER_US
 from driftq.server import Server, ServerFigures
 from driftq.storage.wal.group_commit import Shard
 from driftq.storage.wal.writer_messages import SYNC_BOUNDS_US
 
 TOPICS_MAX = 1000
 """Maximum number of topics with their own metrics."""
-
-_NS_PER_US = 1000
 
 
 class MetricsEndpoint:
@@ -90,7 +89,7 @@ class _Wal:
         self.sync_counts = [sum(column) for column in zip(*[list(one.sync_counts) for one in counters], strict=True)]
         self.sync_counts = self.sync_counts or [0] * (len(SYNC_BOUNDS_US) + 1)
         self.syncs = sum(self.sync_counts)
-        self.sync_us = sum(one.sync_ns for one in counters) // _NS_PER_US
+        self.sync_us = sum(one.sync_ns for one in counters) // NS_PER_US
         self.depth = sum(shard.depth for shard in shards)
         self.peak = max((shard.queue_peak for shard in shards), default=0)
 

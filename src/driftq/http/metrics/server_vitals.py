@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from driftq.http.access import Access, Scope
 from driftq.http.metrics.prometheus_text import Family, counter, gauge
+from driftq.model.units import MS_PER_S
 from driftq.model.vitals import CallerVitals, CheckpointVitals, ClockVitals, DiskVitals, PlaceVitals, Vitals
 from driftq.server import Server
 from driftq.system.machine import count_handles
-
-_MS_PER_S = 1000
 
 
 def vitals_of(server: Server, access: Access) -> Vitals:
@@ -32,7 +31,7 @@ def vitals_of(server: Server, access: Access) -> Vitals:
 def vital_families(server: Server) -> Iterator[Family]:
     """Yield the vitals that Prometheus shows: checkpoint, disk and backup."""
     checkpoint, disk, backup_ts = _checkpoint(server), _disk(server), server.backups.last_ts
-    age = checkpoint.age_ms / _MS_PER_S
+    age = checkpoint.age_ms / MS_PER_S
     yield gauge("driftq_checkpoint_age_seconds", "Seconds since the last checkpoint, or since the start.", age)
     yield counter("driftq_checkpoint_failures_total", "Checkpoints that failed.", checkpoint.failures)
     yield gauge(
@@ -48,7 +47,7 @@ def vital_families(server: Server) -> Iterator[Family]:
             yield gauge("driftq_disk_fill_bytes_per_second", text, disk.fill_bytes_per_s)
     if backup_ts is not None:
         text = "Unix time of the newest backup, in seconds."
-        yield gauge("driftq_last_backup_timestamp_seconds", text, backup_ts / _MS_PER_S)
+        yield gauge("driftq_last_backup_timestamp_seconds", text, backup_ts / MS_PER_S)
 
 
 def _checkpoint(server: Server) -> CheckpointVitals:

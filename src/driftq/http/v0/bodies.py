@@ -9,6 +9,7 @@ from driftq.codec import json_text
 from driftq.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
 from driftq.http.request import Request
 from driftq.model.limits import NESTING_MAX, U64_MAX
+from driftq.model.units import NS_PER_MS
 
 T = TypeVar("T")
 
@@ -63,15 +64,14 @@ def check_u64(value: int | None, field: str) -> None:
         raise InvalidRequestError(f"{field} is larger than a 64-bit unsigned integer")
 
 
-_NS_PER_MS = 1_000_000
 _LEAST_MS = 0.001
 
 
 def since_ms(began_ns: int, now_ns: int) -> float:
     """Return the milliseconds between two times in ns, rounded to 1 µs."""
-    return round((now_ns - began_ns) / _NS_PER_MS, 3)
+    return round((now_ns - began_ns) / NS_PER_MS, 3)
 
 
 def shown_sync_ms(sync_ns: int) -> float:
     """Return the sync time that a write reports, in ms: 0 if there was no sync, else at least 0.001."""
-    return max(_LEAST_MS, round(sync_ns / _NS_PER_MS, 3)) if sync_ns else 0.0
+    return max(_LEAST_MS, round(sync_ns / NS_PER_MS, 3)) if sync_ns else 0.0

@@ -7,6 +7,7 @@ from driftq.errors import DriftQError, UnauthorizedError
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.request_id import id_of
+from driftq.model.units import MS_PER_S
 from driftq.system.log_facts import facts
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,6 @@ _STATUS = {
     "segment_unavailable": 503,
     "cold_unavailable": 503,
 }
-_MS_PER_S = 1000
 
 
 def refusal(
@@ -63,7 +63,7 @@ def error_reply(error: DriftQError) -> Reply:
     """Return the reply to a request that failed with this error."""
     headers = []
     if error.retry_after_ms is not None:
-        seconds = max(1, -(-error.retry_after_ms // _MS_PER_S))
+        seconds = max(1, -(-error.retry_after_ms // MS_PER_S))
         headers.append((b"retry-after", b"%d" % seconds))
     if isinstance(error, UnauthorizedError):
         headers.append((b"www-authenticate", b"Bearer"))

@@ -24,6 +24,7 @@ from driftq.http.v0.bodies import (
     since_ms,
 )
 from driftq.model.limits import U64_MAX
+from driftq.model.units import NS_PER_MS
 from driftq.model.v0_additions import BatchCommitted, PartsDropped, PartStaged, StagedWriterState
 from driftq.model.v0_answers import Performance
 from driftq.server import Server
@@ -31,7 +32,6 @@ from driftq.storage.blocks.rows import Rows
 from driftq.system.runtime import Pending, run
 
 _TOPIC = "/v0/topics/:topic"
-_NS_PER_MS = 1_000_000
 
 
 class PartBody(Struct):
@@ -150,7 +150,7 @@ class StagedWrites:
         total_ms = since_ms(request.began_ns, self._server.clock.monotonic_ns())
         if sync_ns is None:
             return Performance(total_ms)
-        sync_ms = sync_ns / _NS_PER_MS
+        sync_ms = sync_ns / NS_PER_MS
         return Performance(total_ms, wal_append_ms=max(0.0, total_ms - sync_ms), fsync_ms=sync_ms)
 
 

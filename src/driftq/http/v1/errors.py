@@ -8,6 +8,7 @@ from driftq.errors import DriftQError, OverloadedError, ShardStoppedError, Throt
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.request_id import id_of
+from driftq.model.units import MS_PER_S
 from driftq.system.log_facts import facts
 
 JSON = b"application/json; charset=utf-8"
@@ -50,7 +51,6 @@ _STATUS = {
     "cold_unavailable": 503,
 }
 _RETRY_AFTER = (b"retry-after", b"1")
-_MS_PER_S = 1000
 
 
 def refusal(status: int, message: str, *headers: tuple[bytes, bytes], **facts: object) -> Reply:
@@ -111,12 +111,12 @@ def _told(error: BaseException) -> tuple[int, str]:
 
 def _overloaded(error: ThrottledError) -> Reply:
     """Return the 429 for too much load (http-v1 §12)."""
-    after_ms = error.retry_after_ms or _MS_PER_S
-    seconds = max(1, -(-after_ms // _MS_PER_S))
+    after_ms = error.retry_after_ms or MS_PER_S
+    seconds = max(1, -(-after_ms // MS_PER_S))
     return refusal(429, error.message, (b"retry-after", b"%d" % seconds), **_load_facts(error))
 
 
 def _load_facts(error: ThrottledError) -> dict[str, object]:
     limit = error.limit if isinstance(error, OverloadedError) else (error.detail or {}).get("limit")
-    facts: dict[str, object] = {"reason": "overloaded", "retry_after_ms": error.retry_after_ms or _MS_PER_S}
+    facts: dict[str, object] = {"reason": "overloaded", "retry_after_ms": error.retry_after_ms or MS_PER_S}
     return facts | ({"limit": limit} if limit else {})

@@ -24,6 +24,7 @@ from driftq.engine.files.topic_checkpoint import SegmentState, TopicCheckpoint, 
 from driftq.engine.state.holes import HoleList
 from driftq.errors import InvalidRequestError, TopicNotFoundError, UnrecoverableError
 from driftq.model.tombstone import Reason
+from driftq.model.units import MS_PER_S
 from driftq.offline.directory_lock import held
 from driftq.offline.repair.seq_ranges import Range, joined
 from driftq.storage.layout import Layout
@@ -36,7 +37,6 @@ from driftq.system.clock import Clock
 from driftq.system.disk import Disk, Site, write_fully
 
 ACCEPTED = "accepted.jsonl"
-_MS_PER_S = 1000
 
 
 class AcceptedLoss(Struct, frozen=True):
@@ -70,7 +70,7 @@ def accept_loss(layout: Layout, clock: Clock, topic: str, first: int, last: int,
         if state is None:
             raise TopicNotFoundError(topic)
         units = _lost_units(layout, state, first, last)
-        at = datetime.fromtimestamp(clock.wall_ms() / _MS_PER_S, UTC).isoformat(timespec="seconds")
+        at = datetime.fromtimestamp(clock.wall_ms() / MS_PER_S, UTC).isoformat(timespec="seconds")
         accepted = AcceptedLoss(topic, state.topic_id, first, last, by, at.replace("+00:00", "Z"))
         _record(layout, accepted)
         states[states.index(state)] = _without(state, units)

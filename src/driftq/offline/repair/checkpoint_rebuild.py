@@ -21,7 +21,7 @@ from driftq.offline.repair.originals import Originals
 from driftq.offline.repair.record_salvage import LogNotes, Salvage, cold_blocks, hot_blocks
 from driftq.offline.repair.seq_ranges import Range, joined, without
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED, VALID_FLAGS
 from driftq.storage.layout import Layout
 from driftq.storage.segments.block_index import BlockIndex
 from driftq.storage.segments.hot_store import Seal, SegmentStore
@@ -29,7 +29,6 @@ from driftq.storage.segments.tag_index import TagIndex, tag_rows
 
 _REFILLED = frozenset((Reason.CORRUPTION, Reason.CRASH))
 _SEGMENT_RECORDS = 10_000
-_PLAIN = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
 class RebuildResult(Struct):
@@ -217,5 +216,5 @@ class Rebuild:
 
 def _with_plain_flags(block: Block) -> Block:
     """Return the block with every flag either set or clear."""
-    flags = bytes(block.flags).translate(_PLAIN)
+    flags = bytes(block.flags).translate(VALID_FLAGS)
     return block if flags == block.flags else Block.of(block.frame[: len(block.frame) - block.count] + flags)

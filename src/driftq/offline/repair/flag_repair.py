@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from driftq.engine.files.topic_checkpoint import TopicCheckpoint
 from driftq.offline.findings import Finding
 from driftq.offline.repair.checkpoint_frames import frames_by_magic
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.layout import Layout
 from driftq.system.disk import Disk, Site, read_file, write_fully
 

@@ -5,6 +5,7 @@ that it had just started. They are removed if none of them has a frame with cont
 only a file whose first write was torn is removed.
 """
 
+from driftq.model.units import MS_PER_S
 from driftq.offline.findings import Finding
 from driftq.offline.repair.originals import Originals
 from driftq.offline.wal_check import Heads, read_heads, sound_frames, was_cut
@@ -15,7 +16,6 @@ from driftq.storage.wal.wal_reader import is_zero
 from driftq.system.disk import Site, read_file
 
 _SAYING_NOTHING = frozenset((Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED, Kind.SPANS))
-_MS_PER_S = 1000
 
 
 class Resume:
@@ -74,4 +74,4 @@ class Resume:
     def is_later(self, created_ts: int) -> bool:
         """Whether a topic was created after the interrupted repair."""
         seconds = self._source.data.rpartition("damaged-")[2].partition(".")[0]
-        return self._source is not self._originals.layout and created_ts // _MS_PER_S > int(seconds)
+        return self._source is not self._originals.layout and created_ts // MS_PER_S > int(seconds)

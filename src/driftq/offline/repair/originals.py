@@ -14,6 +14,7 @@ Invariants
 
 import posixpath
 
+from driftq.model.units import MS_PER_S
 from driftq.storage.layout import Layout, make_directory
 from driftq.system.clock import Clock
 from driftq.system.disk import Disk, File, Site, write_fully
@@ -23,7 +24,6 @@ _SECTOR = 4096
 _UNKNOWN = b"\xff"
 _UNREADABLE = ".unreadable"
 _UNFINISHED = "unfinished"
-_MS_PER_S = 1000
 
 
 class Originals:
@@ -32,7 +32,7 @@ class Originals:
     def __init__(self, layout: Layout, clock: Clock) -> None:
         self._layout = layout
         self._disk = layout.disk
-        stem = f"damaged-{clock.wall_ms() // _MS_PER_S}"
+        stem = f"damaged-{clock.wall_ms() // MS_PER_S}"
         name, number = stem, 0
         while self._disk.exists(f"{layout.data}/{name}"):
             number += 1

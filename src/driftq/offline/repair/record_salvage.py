@@ -19,7 +19,8 @@ from driftq.offline.repair.checkpoint_frames import checkpoint_frames, frames_by
 from driftq.offline.repair.seq_ranges import Range, within, without
 from driftq.offline.wal_check import read_heads, sound_frames
 from driftq.storage.blocks.block import Block, encode_block
-from driftq.storage.blocks.frame import DELETED, Frame, Kind, control_body
+from driftq.storage.blocks.delete_flags import DELETED
+from driftq.storage.blocks.frame import Frame, Kind, control_body
 from driftq.storage.blocks.frame_columns import WRITER
 from driftq.storage.blocks.rows import Rows, Texts
 from driftq.storage.layout import Layout

@@ -41,7 +41,6 @@ SUM = Struct("<Q")
 LENGTH = Struct("<I")
 HEAD_BYTES = HEADER.size + SUM.size
 FRAME_BYTES_MIN = HEAD_BYTES + 8 + 8
-DELETED = 0xD5
 NO_COLUMNS = 0
 _COPIED_MAX = 8192
 """From this size on, a view is cheaper than a copy."""

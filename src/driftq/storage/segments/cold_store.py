@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED_BYTE
 from driftq.storage.layout import Layout
 from driftq.storage.segments.block_index import BlockIndex
 from driftq.storage.segments.cold_file import DEL_HEADER_BYTES, ColdDamagedError, ColdFile, encode_del, encode_parquet
@@ -22,7 +22,6 @@ from driftq.storage.segments.tag_codes import TagCodes
 from driftq.storage.server_id import carries_mark, mark_cold_tier
 from driftq.system.disk import Site, read_file, write_fully
 
-_FLAG = bytes([DELETED])
 _OPENED_MAX = 64
 
 
@@ -120,7 +119,7 @@ class ColdStore:
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "del"))
         try:
             for row in rows:
-                write_fully(file, [_FLAG], DEL_HEADER_BYTES + row)
+                write_fully(file, [DELETED_BYTE], DEL_HEADER_BYTES + row)
             file.sync(Site.COLD_FLAG)
         finally:
             file.close()

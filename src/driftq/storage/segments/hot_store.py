@@ -10,14 +10,14 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.frame import DELETED, Frame, Kind, read_frame
+from driftq.storage.blocks.delete_flags import DELETED_BYTE
+from driftq.storage.blocks.frame import Frame, Kind, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.no_space import is_no_space
 from driftq.storage.segments.block_index import BlockIndex, decode_index, encode_index
 from driftq.storage.segments.tag_index import TagIndex, tag_rows
 from driftq.system.disk import File, Site, read_file, write_fully
 
-_FLAG = bytes([DELETED])
 _OPEN_FILES_MAX = 256
 
 
@@ -195,7 +195,7 @@ class SegmentStore:
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         try:
             for place in places:
-                write_fully(file, [_FLAG], place)
+                write_fully(file, [DELETED_BYTE], place)
             # If the sync fails, the next attempt writes the flags again, but not the blocks at the end of an active
             # segment. So the failure is noted for the segment.
             self._sync(file, (topic_id, first_seq), Site.SEGMENT_FLAG)

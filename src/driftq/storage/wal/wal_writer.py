@@ -37,6 +37,7 @@ from errno import ENOSPC
 from msgspec import structs
 
 from driftq.errors import DiskFullError, DriftQError, InternalError, ShardReadOnlyError, ShardStoppedError
+from driftq.model.units import NS_PER_MS, NS_PER_S
 from driftq.storage.blocks.frame import Kind, encode_control
 from driftq.storage.no_space import is_no_space, write_error
 from driftq.storage.wal.frame_salt import salted
@@ -57,8 +58,6 @@ SYNC_GATHER_MS = 1
 """Writes that no caller waits for are synced at least this many ms after the first, so that others join the sync."""
 ROOM_RETRY_MS = 1000
 """While there is no room for the next file, the writer tries again after this many ms."""
-_NS_PER_MS = 1_000_000
-_NS_PER_S = 1_000_000_000
 
 
 def _refusal(error: OSError) -> InternalError:
@@ -95,7 +94,7 @@ class WalWriter:
         self._current: WalFile | None = None
         self._due_ns: int | None = None
         """When to sync the unsynced bytes, in monotonic nanoseconds; None if all bytes are synced."""
-        self._synced_ns = clock.monotonic_ns() - SYNC_DELAY_MS * _NS_PER_MS
+        self._synced_ns = clock.monotonic_ns() - SYNC_DELAY_MS * NS_PER_MS
         self._took_ns = 0
         self._written = 0
         self._synced = 0
@@ -145,7 +144,7 @@ class WalWriter:
             self._tell(self._report(self._written, generation, None, prompt=prompt))
         retry_ns = None if self._full is None or self._stopped is not None else self._retry_ns
         due = [ns for ns in (self._due_ns, retry_ns) if ns is not None]
-        return max(min(due) - self._clock.monotonic_ns(), 0) / _NS_PER_S if due else None
+        return max(min(due) - self._clock.monotonic_ns(), 0) / NS_PER_S if due else None
 
     def close(self, *, drained: bool = False) -> WriteReport:
         """Make a last sync and close the file. Called when no more parcels will come.
@@ -284,7 +283,7 @@ class WalWriter:
     def _is_full(self, refusal: InternalError) -> None:
         if self._full is None or self._full.message != refusal.message:
             self._full = refusal
-        self._retry_ns = self._clock.monotonic_ns() + ROOM_RETRY_MS * _NS_PER_MS
+        self._retry_ns = self._clock.monotonic_ns() + ROOM_RETRY_MS * NS_PER_MS
 
     def _look_for_room(self, *, asked: bool) -> None:
         """Try again to make the next file, if it is time or the server asks. Before the first write, check for room.
@@ -424,7 +423,7 @@ class WalWriter:
         """Set the time of the next timer sync, unless it is set: the current file has unsynced bytes."""
         if self._due_ns is None:
             now = self._clock.monotonic_ns()
-            self._due_ns = max(now + SYNC_GATHER_MS * _NS_PER_MS, self._synced_ns + SYNC_DELAY_MS * _NS_PER_MS)
+            self._due_ns = max(now + SYNC_GATHER_MS * NS_PER_MS, self._synced_ns + SYNC_DELAY_MS * NS_PER_MS)
 
     def _sync_is_due(self) -> bool:
         return self._due_ns is not None and self._clock.monotonic_ns() >= self._due_ns

@@ -10,10 +10,10 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from driftq.errors import DiskFullError, DriftQError, InternalError, ShardReadOnlyError, ShardStoppedError
+from driftq.model.units import NS_PER_US
 
 SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 """Upper bounds of the histogram of sync durations, in microseconds."""
-_NS_PER_US = 1000
 
 
 class Parcel(Protocol):
@@ -97,7 +97,7 @@ class WalCounters(Struct, array_like=True):
         """Count a sync that took this many nanoseconds."""
         self.syncs += 1
         self.sync_ns += took_ns
-        self.sync_counts[bisect_left(SYNC_BOUNDS_US, took_ns / _NS_PER_US)] += 1
+        self.sync_counts[bisect_left(SYNC_BOUNDS_US, took_ns / NS_PER_US)] += 1
 
 
 class Failure(Struct, frozen=True, array_like=True):

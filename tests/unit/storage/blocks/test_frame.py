@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from driftq.storage.blocks.block import Block, encode_block
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.blocks.frame import (
-    DELETED,
     FRAME_BYTES_MIN,
     HEAD_BYTES,
     MAGIC,

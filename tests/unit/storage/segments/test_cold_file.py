@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from driftq.errors import NewerFormatError
 from driftq.storage.blocks.block import Block, encode_block
 from driftq.storage.blocks.block_arrow import record_schema
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.segments import cold_file as cold
 from driftq.storage.segments.cold_file import (
     DEL_HEADER_BYTES,

@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.storage.blocks.block import Block, encode_block
-from driftq.storage.blocks.frame import DELETED
+from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.layout import Layout
 from driftq.storage.segments.block_index import BlockIndex
 from driftq.storage.segments.hot_store import BlockDamagedError, Seal, SegmentStore

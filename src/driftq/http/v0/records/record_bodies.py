@@ -14,9 +14,8 @@ from driftq.engine.write.appender import AppendResult, FrameCommitted
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.v0.bodies import ARROW, U32, U64, shown_sync_ms
+from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
-
-_NS_PER_MS = 1_000_000
 
 
 class DiffBody(Struct, gc=False):
@@ -67,10 +66,10 @@ def written_reply(request: Request, done: AppendResult, clock: Clock, submitted_
         b"null" if done.synced_seq is None else b"%d" % done.synced_seq,
     )
     now_ns = clock.monotonic_ns()
-    total_ms = (now_ns - request.began_ns) / _NS_PER_MS
+    total_ms = (now_ns - request.began_ns) / NS_PER_MS
     if done.deduped:
         return Reply(200, head + _NO_FIGURES % total_ms)
-    append_ms = max(0, now_ns - submitted_ns - done.sync_ns) / _NS_PER_MS
+    append_ms = max(0, now_ns - submitted_ns - done.sync_ns) / NS_PER_MS
     figures = _FIGURES % (total_ms, append_ms, shown_sync_ms(done.sync_ns))
     return Reply(201 if done.created else 200, head + figures)
 
@@ -98,9 +97,9 @@ class WrittenTexts:
         if shared is None or shared[0] is not committed or shared[1] != count:
             sync = b"%.3f" % shown_sync_ms(committed.sync_ns)
             shared = self._shared = committed, count, self._middle(committed, count), sync
-        total = append = b"%.3f" % (total_ns / _NS_PER_MS)
+        total = append = b"%.3f" % (total_ns / NS_PER_MS)
         if committed.sync_ns:
-            append = b"%.3f" % (max(0, total_ns - committed.sync_ns) / _NS_PER_MS)
+            append = b"%.3f" % (max(0, total_ns - committed.sync_ns) / NS_PER_MS)
         seqs = _seqs(first, count) if self.with_seqs else b""
         return _SHORT % (self._start, first, first + count - 1, seqs, shared[2], total, append, shared[3])
 
@@ -129,7 +128,7 @@ def page_reply(request: Request, page: Page, fields: Fields, clock: Clock) -> Re
         b"null" if page.tombstone is None else encode(page.tombstone),
         page.lag,
         page.epoch,
-        (clock.monotonic_ns() - request.began_ns) / _NS_PER_MS,
+        (clock.monotonic_ns() - request.began_ns) / NS_PER_MS,
         page.scanned,
         b',"cold_segments_read":%d' % page.cold_segments if page.cold_segments else b"",
     )

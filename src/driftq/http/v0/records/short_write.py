@@ -22,12 +22,13 @@ from driftq.engine.write.appender import FrameCommitted, PendingWrite
 from driftq.errors import DriftQError
 from driftq.http.answer import Replies, ReplySlot, Shortcut
 from driftq.http.gzip_encoding import PACKED_MIN, takes_gzip
-from driftq.http.metrics.request_log import NEVER_NS, NS_PER_MS
+from driftq.http.metrics.request_log import NEVER_NS
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.v0.bodies import JSON
 from driftq.http.v0.errors import failed_reply
 from driftq.http.v0.records.record_bodies import WrittenTexts
+from driftq.model.units import NS_PER_MS
 from driftq.server import Server
 from driftq.system.clock import Clock
 
