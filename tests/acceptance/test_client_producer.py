@@ -12,7 +12,9 @@ from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, Not
 from driftq.client.transport.new_records import JsonLinesReader
 from driftq.client.transport.retry import Retries
 from tests.acceptance.hostile_server import heard, hostile, reply
+from tests.acceptance.process import ServerProcess
 from tests.acceptance.restarting import PATIENT, restarting
+from tests.acceptance.tap import tapped
 
 
 def out_of(client: Client, topic: str) -> list[Record]:
@@ -177,6 +179,30 @@ def test_messages_are_produced_in_batches(client: Client) -> None:
     stored = [one for one in client.broker.messages("producer") if isinstance(one, StoredMessage)]
     assert [one.message.value for one in stored[:3]] == ['{"n":0}', '{"n":1}', '{"n":2}']
     assert len({one.message.envelope.idempotency_key for one in stored if one.message.envelope}) == 1500
+
+
+def test_messages_know_their_places_after_a_lost_answer(client: Client, cli_server: ServerProcess) -> None:
+    client.broker.create_topic("producer-lost", 3)
+    with tapped(cli_server.address) as tap:
+        tap.lose_answer("/v1/produce/batch")
+        with Client(tap.url) as lossy, lossy.broker.producer("producer-lost") as out:
+            handles = [out.produce(str(n), key=str(n)) for n in range(5)]
+        assert tap.paths["/v1/produce/batch"] == 2
+    stored = [one for one in client.broker.messages("producer-lost") if isinstance(one, StoredMessage)]
+    places = {one.message.value: (one.partition, one.offset) for one in stored}
+    assert len({partition for partition, _ in places.values()}) > 1
+    assert {str(n): (found.partition, found.offset) for n, found in enumerate(h.result(0) for h in handles)} == places
+    assert {handle.result(0).status for handle in handles} == {"duplicate"}
+
+
+def test_records_know_their_seqs_after_a_lost_answer(client: Client, cli_server: ServerProcess) -> None:
+    with tapped(cli_server.address) as tap:
+        tap.lose_answer("/v0/topics/producer-lost")
+        with Client(tap.url) as lossy, lossy.topic("producer-lost").producer() as out:
+            handles = [out.append(n) for n in range(3)]
+        assert tap.paths["/v0/topics/producer-lost"] == 2
+    assert [handle.result(0) for handle in handles] == [1, 2, 3]
+    assert data_of(client, "producer-lost") == [0, 1, 2]
 
 
 def test_a_forked_child_needs_a_producer_of_its_own(client: Client) -> None:

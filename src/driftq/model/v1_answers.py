@@ -51,11 +51,13 @@ class MessageProduced(Struct):
 
 
 class BatchResult(Struct, omit_defaults=True):
-    """The result of one message of a batch."""
+    """The result of one message of a batch. A rejected message has no place, and a duplicate has none if the message
+    that was stored with its key is gone.
+    """
 
     status: Literal["produced", "duplicate", "rejected"]
-    partition: int = 0
-    offset: int = 0
+    partition: int | None = None
+    offset: int | None = None
     error: dict[str, str] = {}
 
 

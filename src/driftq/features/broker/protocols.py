@@ -22,7 +22,10 @@ class OutgoingMessage(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """The answer to a produce. For a duplicate, neither place nor time is known."""
+    """The answer to a produce.
+
+    For a duplicate, the place is that of the stored message, or -1 if that message is gone; its time is not known.
+    """
 
     topic: str
     """The topic in which the message was stored."""
@@ -100,9 +103,9 @@ class KeyStatus(NamedTuple):
 class Registry(Protocol):
     """The idempotency registry (http-v1 §13). Times of stored messages are stamps; all others are engine time in ms."""
 
-    def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Reserve a key for a produce. Return True if it is committed. Raise InvalidRequestError while
-        it is pending.
+    def begin_produce(self, tenant: str, topic: str, key: str) -> int | None:
+        """Reserve a key for a produce. Return the offset of its message if it is committed already, else None.
+        Raise InvalidRequestError while it is pending.
         """
         ...
 
@@ -165,9 +168,9 @@ class Hook(Protocol):
 class NoRegistry:
     """A registry that stores nothing: keys have no effect."""
 
-    def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Return False: no key is ever committed."""
-        return False
+    def begin_produce(self, tenant: str, topic: str, key: str) -> int | None:
+        """Return None: no key is ever committed."""
+        return None
 
     def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
         """Do nothing: no key is stored."""

@@ -5,7 +5,7 @@ import pytest
 from driftq.errors import PreconditionError
 from driftq.features.broker.idempotency.consumed_keys import Status
 from driftq.features.broker.idempotency.registry import BeginResult
-from driftq.features.broker.protocols import KeyOwner
+from driftq.features.broker.protocols import KeyOwner, Produced
 from driftq.features.broker.state.broker_frames import GroupKind, RetryBody, encode
 from tests.unit.features.broker.rig import RegisteredRig
 
@@ -155,3 +155,17 @@ def test_keys_behind_their_windows_go_while_others_come_though_no_lease_ends() -
         assert len(rig.registry.produced) <= 200
         assert len(rig.registry.consumed) <= 200
         rig.engine_rig.clock.advance(1001)
+
+
+def test_a_duplicate_has_the_place_of_its_message_after_a_crash_and_none_when_that_is_gone() -> None:
+    rig = RegisteredRig(v1_retention_ms=10_000)
+    rig.create("t", 3)
+    first, second = rig.produce("a", "b", idempotency_key="k", partition_override=2)
+    assert (first.duplicate, second) == (False, Produced("t", 2, first.offset, duplicate=True))
+    rig.crash()
+    assert rig.produce("c", idempotency_key="k") == [second]
+    consumer = rig.consume()
+    consumer.take()
+    consumer.ack(first.offset, 2)
+    rig.advance(20_000)
+    assert rig.produce("d", idempotency_key="k") == [Produced("t", duplicate=True)]

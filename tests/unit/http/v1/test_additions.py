@@ -138,6 +138,25 @@ def test_a_key_twice_in_a_batch_is_a_duplicate() -> None:
     assert [one["status"] for one in batch(rig, keyed)] == ["duplicate"]
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_duplicate_has_the_place_of_the_stored_message(atomic: bool) -> None:
+    rig = Broker(3)
+    keyed = [
+        {"value": "a", "key": "user:1", "envelope": {"idempotency_key": "k"}},
+        {"value": "b", "envelope": {"idempotency_key": "l", "partition_override": 2}},
+    ]
+    first = batch(rig, {"value": "x"}, *keyed, keyed[0], atomic=atomic)
+    assert first[1:] == [
+        {"status": "produced", "partition": 1, "offset": 1},
+        {"status": "produced", "partition": 2, "offset": 2},
+        {"status": "duplicate", "partition": 1, "offset": 1},
+    ]
+    assert batch(rig, *keyed, atomic=atomic) == [
+        {"status": "duplicate", "partition": 1, "offset": 1},
+        {"status": "duplicate", "partition": 2, "offset": 2},
+    ]
+
+
 def test_an_atomic_batch_is_whole_or_nothing_and_another_is_not() -> None:
     rig = Broker()
     keyed = {"value": "a", "envelope": {"idempotency_key": "k"}}

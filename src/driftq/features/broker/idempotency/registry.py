@@ -88,16 +88,17 @@ class IdempotencyRegistry:
 
     # Calls from the broker
 
-    def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Reserve a key for a produce. Return True if it is committed. Raise InvalidRequestError while
-        it is pending.
+    def begin_produce(self, tenant: str, topic: str, key: str) -> int | None:
+        """Reserve a key for a produce. Return the offset of its message if it is committed already, else None.
+        Raise InvalidRequestError while it is pending.
         """
         now = self._engine.time.running()
         self._make_room(now)
-        gate = self.produced.begin((tenant, topic, key), now)
-        if gate is KeyDecision.BUSY:
+        identity = (tenant, topic, key)
+        decision = self.produced.begin(identity, now)
+        if decision is KeyDecision.BUSY:
             raise InvalidRequestError("idempotency: key already in-flight")
-        return gate is KeyDecision.DUPLICATE
+        return max(self.produced.offsets(identity)) if decision is KeyDecision.DUPLICATE else None
 
     def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
         """End the produce that reserved a key: stored at `ts` and `offset`, or failed if `ts` is None."""

@@ -7,6 +7,7 @@ Of two messages with the same key, the second is a duplicate of the first and sh
 
 from collections.abc import Sequence
 
+from driftq.engine.write.appender import AppendResult
 from driftq.errors import DriftQError, InvalidRequestError
 from driftq.features.broker.producer.producer import CheckedMessage, Key, MessageWriter, target_of
 from driftq.features.broker.protocols import Produced
@@ -71,29 +72,34 @@ async def _outcome(one: Pending[Produced] | DriftQError) -> Outcome:
 
 
 def _duplicate(first: Outcome) -> Outcome:
-    return first if isinstance(first, DriftQError) else Produced(first.topic, duplicate=True)
+    return first if isinstance(first, DriftQError) else first._replace(duplicate=True)
 
 
 async def _together(producer: MessageWriter, topic: str, messages: Given) -> list[Outcome]:
     held: list[CheckedMessage] = []
-    keys: dict[Key, None] = {}
-    """The keys that were reserved for this batch."""
-    rows: list[CheckedMessage | Produced] = []
+    keys: dict[Key, int] = {}
+    """The keys that were reserved for this batch, each with the index of its message in `held`."""
+    rows: list[int | Produced] = []
+    """For each message its index in `held`, or the stored message of which it is a duplicate."""
     try:
         for message, deadline_ms in messages:
             producer.check_deadline(deadline_ms)
             final, key = target_of(topic, message)
             if key is not None:
-                if key in keys or producer.take(key):
-                    rows.append(Produced(final, duplicate=True))
+                if key in keys:
+                    rows.append(keys[key])
                     continue
-                keys[key] = None
+                known = producer.take(final, key)
+                if known is not None:
+                    rows.append(known)
+                    continue
+                keys[key] = len(held)
             placed = producer.place(final, message, key)
             if held and placed.topic is not held[0].topic:
                 raise InvalidRequestError("all messages of an atomic batch must go to one topic")
             placed.hold()
+            rows.append(len(held))
             held.append(placed)
-            rows.append(placed)
         appended = producer.append(held[0].topic, held) if held else None
     except DriftQError:
         for placed in held:
@@ -103,6 +109,19 @@ async def _together(producer: MessageWriter, topic: str, messages: Given) -> lis
         raise
     if appended is None:
         return [row for row in rows if isinstance(row, Produced)]
-    stored = await appended
-    places = iter(range(len(held)))
-    return [row.at(stored, next(places)) if isinstance(row, CheckedMessage) else row for row in rows]
+    return _outcomes(rows, held, await appended)
+
+
+def _outcomes(rows: list[int | Produced], held: list[CheckedMessage], stored: AppendResult) -> list[Outcome]:
+    """Return an outcome per message. Of the messages with one index in `held`, the first is the stored one."""
+    outcomes: list[Outcome] = []
+    first = 0
+    for row in rows:
+        if isinstance(row, Produced):
+            outcomes.append(row)
+        elif row == first:
+            outcomes.append(held[row].at(stored, row))
+            first += 1
+        else:
+            outcomes.append(held[row].at(stored, row)._replace(duplicate=True))
+    return outcomes

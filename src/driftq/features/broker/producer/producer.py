@@ -181,9 +181,10 @@ class MessageWriter:
         final, key = target_of(topic, message)
         if key is None:
             return self._store(self.place(final, message))
-        if self._registry.begin_produce(*key):
+        known = self.take(final, key)
+        if known is not None:
             answer: Pending[Produced] = Pending()
-            answer.resolve(Produced(final, duplicate=True))
+            answer.resolve(known)
             return answer
         try:
             return self._store(self.place(final, message, key))
@@ -196,9 +197,17 @@ class MessageWriter:
         if deadline_ms is not None and deadline_ms < self._engine.time.wall():
             raise InvalidRequestError("message deadline exceeded")
 
-    def take(self, key: Key) -> bool:
-        """Reserve a key for a message. Return True if it is committed already. Raise InvalidRequestError."""
-        return self._registry.begin_produce(*key)
+    def take(self, name: str, key: Key) -> Produced | None:
+        """Reserve a key for a message of a topic. Return its stored message if it is committed already, else None.
+        Raise InvalidRequestError.
+        """
+        offset = self._registry.begin_produce(*key)
+        if offset is None:
+            return None
+        partition = self._broker_state.find(name).index.partition_at(offset)
+        if partition is None:
+            return Produced(name, duplicate=True)
+        return Produced(name, partition, offset, duplicate=True)
 
     def give_back(self, key: Key) -> None:
         """Release a key, because its message was not stored."""

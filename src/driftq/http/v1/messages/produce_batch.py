@@ -102,6 +102,7 @@ def _reply(topic: str, checked: list[Checked | DriftQError], stored: list[Produc
 def _result(outcome: Produced | DriftQError) -> dict[str, object]:
     if isinstance(outcome, DriftQError):
         return {"status": "rejected", "error": error_facts(outcome)}
-    if outcome.duplicate:
-        return {"status": "duplicate"}
-    return {"status": "produced", "partition": outcome.partition, "offset": outcome.offset}
+    status = "duplicate" if outcome.duplicate else "produced"
+    if outcome.offset < 0:
+        return {"status": status}
+    return {"status": status, "partition": outcome.partition, "offset": outcome.offset}

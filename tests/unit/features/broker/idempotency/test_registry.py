@@ -96,7 +96,7 @@ def test_of_a_topic_that_does_not_last_nothing_is_kept(rig: _Rig) -> None:
     assert rig.registry.begin_key(scope, "b", 30_000).already_done is True
     rig.restart()
     assert rig.registry.begin_key(scope, "b", 30_000).already_done is False
-    assert rig.registry.begin_produce("", "t2", "k") is False
+    assert rig.registry.begin_produce("", "t2", "k") is None
 
 
 def test_of_a_commit_under_way_nobody_else_gets_the_key(rig: _Rig) -> None:
@@ -163,17 +163,17 @@ def test_what_cannot_be_meant_is_refused(rig: _Rig) -> None:
 def test_a_produced_key_is_busy_then_known_and_free_when_its_window_is_over(rig: _Rig) -> None:
     """inv1: 63, 64, 67"""
     registry = rig.registry
-    assert registry.begin_produce("", "t", "k") is False
+    assert registry.begin_produce("", "t", "k") is None
     with pytest.raises(InvalidRequestError, match="idempotency: key already in-flight"):
         registry.begin_produce("", "t", "k")
     registry.end_produce("", "t", "k", None)
-    assert registry.begin_produce("", "t", "k") is False
+    assert registry.begin_produce("", "t", "k") is None
     registry.end_produce("", "t", "k", rig.clock.wall_ms(), 0)
     rig.clock.advance(300_000)
     rig.restart()
-    assert rig.registry.begin_produce("", "t", "k") is True
+    assert rig.registry.begin_produce("", "t", "k") == 0
     rig.clock.advance(300_000)
-    assert rig.registry.begin_produce("", "t", "k") is False
+    assert rig.registry.begin_produce("", "t", "k") is None
 
 
 def test_how_a_key_stands_follows_deliveries_acks_and_nacks(rig: _Rig) -> None:
