@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.test_writer_processes import LOG, writer_processes
 
 from tests.acceptance.process import ServerProcess, environment, serving
+from tests.acceptance.test_writer_processes import LOG, writer_processes
 from tests.acceptance.waiting import until
 
 pytestmark = pytest.mark.slow

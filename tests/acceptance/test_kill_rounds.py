@@ -24,9 +24,9 @@ from typing import Any
 
 import pytest
 from msgspec import json
-from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
 
 from tests.acceptance.process import ServerProcess, environment, serving
+from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
 
 pytestmark = pytest.mark.slow
 

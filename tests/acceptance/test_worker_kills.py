@@ -30,12 +30,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
 
 from driftq.client import Client, Envelope, NotFoundError, Record
 from tests.acceptance.killed_worker import GROUP, GROUP_ONCE, KEYS, KINDS, QUEUE, QUEUE_ONCE, READERS
 from tests.acceptance.process import environment
 from tests.acceptance.restarting import PATIENT, Restarting, restarting
+from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 from msgspec import json
+
+from driftq.cli.exits import ExitCode
+from tests.acceptance.process import PATIENCE_S, Served, environment, serving
+from tests.acceptance.test_watch import read_until, watching
 from tests.acceptance.test_writer_processes import (
     LOG,
     SEGMENTS,
@@ -24,10 +28,6 @@ from tests.acceptance.test_writer_processes import (
     writer_processes,
     writing,
 )
-
-from driftq.cli.exits import ExitCode
-from tests.acceptance.process import PATIENCE_S, Served, environment, serving
-from tests.acceptance.test_watch import read_until, watching
 from tests.acceptance.waiting import until
 
 pytestmark = pytest.mark.slow
