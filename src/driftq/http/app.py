@@ -1,21 +1,20 @@
 """The app: passes each request to its handler and turns errors into replies.
 
-The order of checks is http-v0 §1.7: the state of the server, the caller's key, the caller's limit of requests in
-flight, the caller's rights, whether path and method exist, whether the caller accepts the answer's type. Then the
-handler checks the body. A handler returns its answer, or a `Pending` if it has to wait for a commit. A `DriftQError`
-becomes its error envelope. Any other exception is a bug: it is logged with its traceback, and the caller gets only
-`500 internal`.
+The order of checks is http-v0 §1.7: whether the caller may make the request (`http/gate`), whether path and method
+exist, whether the caller accepts the answer's type. Then the handler checks the body. A handler returns its answer, or
+a `Pending` if it has to wait for a commit. A `DriftQError` becomes its error envelope. Any other exception is a bug: it
+is logged with its traceback, and the caller gets only `500 internal`.
 """
 
-from driftq.errors import ForbiddenError, NotAcceptableError, UnauthorizedError
-from driftq.http.access import FULL, STRANGER, Access, Scope
+from driftq.errors import NotAcceptableError
 from driftq.http.answer import Answer, Promise, Shortcut
+from driftq.http.gate import Gate
 from driftq.http.keys import ApiKeys
 from driftq.http.metrics.server_metrics import MetricsEndpoint
 from driftq.http.openapi.v0_operations import OpenApi
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.routes import Route, RouteMatch, RouteTable, decoded
+from driftq.http.routes import Route, RouteMatch, RouteTable
 from driftq.http.v0.backups import BackupEndpoints
 from driftq.http.v0.broker_topics import fence_of
 from driftq.http.v0.cursors import Cursors
@@ -32,10 +31,9 @@ from driftq.http.v0.streams.websocket_session import Sockets
 from driftq.http.v0.topics import TopicEndpoints
 from driftq.http.v1.broker_api import BrokerApi
 from driftq.server import Server
-from driftq.system.runtime import Pending
+from driftq.system.runtime import Pending, run
 
 _EVENTS = b"text/event-stream"
-_TOPICS = "/v0/topics/"
 _ROOT = "/v0/"
 
 
@@ -44,12 +42,11 @@ class App:
 
     def __init__(self, server: Server, keys: ApiKeys | None = None) -> None:
         self._server = server
-        self._keys = keys or ApiKeys()
-        self._open = not keys
+        keys = keys or ApiKeys()
+        self._gate = Gate(server, keys, open_probes=not server.settings.probe_auth)
         self._now_ns = server.clock.monotonic_ns
-        self._probes_too = server.settings.probe_auth
         # The short path builds no Request, so it can neither check a key nor write an access log line.
-        self._short = self._open and server.settings.short_writes and not server.settings.access_log
+        self._short = not keys and server.settings.short_writes and not server.settings.access_log
         self.routes = [
             *ProbeEndpoints(server).routes(),
             *MetricsEndpoint(server).routes(),
@@ -69,7 +66,7 @@ class App:
         self._table = RouteTable(self.routes, fence_of(server.engine))
         self._own = {_first_segment(route.path) for route in self.routes}
         """First segments of the paths of this API; every other path goes to the broker, even an unknown one."""
-        self.broker = BrokerApi(server, self._keys)
+        self.broker = BrokerApi(server, keys)
 
     def handle(self, request: Request) -> Answer:
         """Return the answer to a request, or a promise of it. Never raises."""
@@ -110,45 +107,13 @@ class App:
         # A path that accepts GET accepts HEAD too; the connection leaves out the body.
         method = request.method
         route = None if found is None else found.routes.get("GET" if method == "HEAD" else method)
-        if route is None or not (route.probe or route.always):
-            self._server.check_ready()
-        if self._open or (route is not None and route.probe and not self._probes_too):
-            if route is not None and found is not None and not route.stream:
-                # The usual case: no key to check, and no stream whose `Accept` header must be checked.
-                request.params = found.params
-                return self._handled(request, route)
-            return self._routed(request, route, found)
-        request.access = self._admit(request, route)
-        if route is not None and (route.stream or route.upgrade):
-            return self._routed(request, route, found)
-        return self._counted(request, route, found)
+        return self._gate.answer(request, route, found, self._handled)
 
-    def _admit(self, request: Request, route: Route | None) -> Access:
-        """Return the rights of the caller. Raise UnauthorizedError if the key is missing or unknown."""
-        access = self._keys.who(request, form_token=route is not None and route.form_token)
-        if access is not None:
-            return access
-        if route is not None and route.knows_callers:
-            return STRANGER
-        raise UnauthorizedError("missing or unknown API key; send `Authorization: Bearer <key>`")
+    def _handled(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
+        """Call the handler; first wait for the topics that it needs, if their records are still being loaded.
 
-    def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
-        """Return the answer to a request with a key; it counts as in flight until its answer is ready."""
-        slot = self._server.admission.take_request(request.access.key_id)
-        try:
-            answer = self._routed(request, route, found)
-        except BaseException:
-            slot.release()
-            raise
-        if isinstance(answer, Pending):
-            answer.then(lambda _: slot.release())
-        else:
-            slot.release()
-        return answer
-
-    def _routed(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
-        if request.access is not FULL:
-            _check_access(request, route, found)
+        A stream or WebSocket does not wait: its first use of a topic that is not loaded loads all of them at once.
+        """
         if found is None:
             return refusal("not_found", f"no such path: {request.path[:200]}")
         if route is None:
@@ -156,69 +121,29 @@ class App:
         if route.stream:
             _check_accept(request)
         request.params = found.params
-        return self._handled(request, route)
-
-    def _handled(self, request: Request, route: Route) -> Answer:
-        """Call the handler; first wait for the topics that it needs, if their records are still being loaded.
-
-        A stream or WebSocket does not wait: its first use of a topic that is not loaded loads all of them at once.
-        """
         engine = self._server.engine
         if not engine.loading.open or route.stream or route.upgrade:
             return route.handler(request)
         if route.names_topics:
-            return self._behind(engine.loading.wait_for_all(), request, route)
+            return run(_after(engine.loading.wait_for_all(), request, route))
         if not request.params:
             return route.handler(request)
         loading = engine.loading_of(request.params[0])
-        return route.handler(request) if loading is None else self._behind(loading, request, route)
+        return route.handler(request) if loading is None else run(_after(loading, request, route))
 
-    def _behind(self, loading: Pending[None], request: Request, route: Route) -> Answer:
-        promised = Promise()
 
-        def settle(done: Pending[Reply]) -> None:
-            promised.resolve(done.result() if done.error is None else failed_reply(request, done.error))
-
-        def go_on(loaded: Pending[None]) -> None:
-            try:
-                loaded.result()
-                answer = route.handler(request)
-            except Exception as error:  # noqa: BLE001  # as in `handle`
-                promised.resolve(failed_reply(request, error))
-                return
-            if isinstance(answer, Pending):
-                answer.then(settle)
-            else:
-                assert isinstance(answer, Reply), "streams do not wait"
-                promised.resolve(answer)
-
-        loading.then(go_on)
-        return promised
+async def _after(loading: Pending[None], request: Request, route: Route) -> Reply:
+    """Return the answer of the handler, called when the records are loaded."""
+    await loading
+    answer = route.handler(request)
+    if isinstance(answer, Pending):
+        return await answer
+    assert isinstance(answer, Reply), "streams do not wait"
+    return answer
 
 
 def _first_segment(path: str) -> str:
     return path.split("/", 2)[1] if path.startswith("/") else ""
-
-
-def _check_access(request: Request, route: Route | None, found: RouteMatch | None) -> None:
-    """Check the scopes, then the name in the path. Raise ForbiddenError if the key lacks one of them.
-
-    An unknown path below a topic needs the scope for writing, so its error reveals nothing to a key without that scope.
-    """
-    access = request.access
-    below_topic = found is None and request.path.startswith(_TOPICS)
-    if route is not None:
-        access.check(route.scopes)
-    elif below_topic:
-        access.check(Scope.WRITE)
-    if below_topic:
-        name = decoded(request.path[len(_TOPICS) :].partition("/")[0])
-    elif found is not None and any(known.guards_name for known in found.routes.values()):
-        name = found.params[0]
-    else:
-        return
-    if not access.may_name(name):
-        raise ForbiddenError("this key may not use that name")
 
 
 def _check_accept(request: Request) -> None:

@@ -4,23 +4,22 @@ The listener uses this object in place of the app during a long start. Once the 
 it, also those of connections made earlier. The endpoints here need the same keys as they do in the app.
 """
 
-from driftq.errors import DriftQError, NotReadyError, UnauthorizedError
-from driftq.http.access import NOTHING, Scope
+from driftq.errors import DriftQError, NotReadyError
+from driftq.http.access import Scope
 from driftq.http.answer import Answer
 from driftq.http.app import App
+from driftq.http.gate import Gate
 from driftq.http.keys import ApiKeys
 from driftq.http.metrics.prometheus_text import CONTENT_TYPE, counter, encode, gauge
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
+from driftq.http.routes import Route, RouteTable
 from driftq.http.v0.errors import error_reply
 from driftq.http.v1.errors import error_reply as broker_error_reply
 from driftq.http.v1.replies import plain
 from driftq.server import Server
 
 _RETRY_MS = 1000
-_HEALTH = ("/v0/health", "/healthz")
-_READY = ("/v0/ready", "/readyz")
-_METRICS = "/v0/metrics"
 
 
 class StartingApp:
@@ -28,43 +27,37 @@ class StartingApp:
 
     def __init__(self, server: Server, keys: ApiKeys | None = None) -> None:
         self._server = server
-        self._keys = keys or ApiKeys()
-        self.behind: App | None = None
+        self._gate = Gate(server, keys or ApiKeys(), open_probes=not server.settings.probe_auth)
+        self._table = RouteTable(
+            [
+                *(Route("GET", path, self._health, probe=True) for path in ("/v0/health", "/healthz")),
+                *(Route("GET", path, self._ready, probe=True) for path in ("/v0/ready", "/readyz")),
+                Route("GET", "/v0/metrics", self._metrics, Scope.READ, always=True),
+            ]
+        )
+        self.app: App | None = None
         """The app; None until the start is complete."""
 
     def handle(self, request: Request) -> Answer:
         """Return the answer to a request."""
-        if self.behind is not None:
-            return self.behind.handle(request)
-        told = request.path in (*_HEALTH, *_READY, _METRICS)
-        if told and request.method in ("GET", "HEAD"):
-            try:
-                return self._tell(request)
-            except DriftQError as error:
-                return error_reply(error)
-        if told or request.path.startswith("/v0/"):
-            return error_reply(self._not_ready())
-        return plain(broker_error_reply(self._not_ready()))
+        if self.app is not None:
+            return self.app.handle(request)
+        found = self._table.find(request.path)
+        if found is None and not request.path.startswith("/v0/"):
+            return plain(broker_error_reply(self._not_ready()))
+        try:
+            if found is None or request.method not in ("GET", "HEAD"):
+                raise self._not_ready()
+            route = found.routes["GET"]
+            return self._gate.answer(request, route, found, lambda *_: route.handler(request))
+        except DriftQError as error:
+            return error_reply(error)
 
-    def _tell(self, request: Request) -> Reply:
-        """Return health or metrics of the starting server; readiness raises NotReadyError."""
-        if request.path == _METRICS:
-            self._check(request, Scope.READ)
-            return self._metrics(request)
-        if self._server.settings.probe_auth:
-            self._check(request, NOTHING)
-        if request.path in _READY:
-            raise self._not_ready()
+    def _health(self, _: Request) -> Reply:
         return json_reply(200, self._server.health())
 
-    def _check(self, request: Request, needed: Scope) -> None:
-        """Raise UnauthorizedError or ForbiddenError if the server has keys and the request's key lacks `needed`."""
-        if not self._keys:
-            return
-        access = self._keys.who(request, form_token=False)
-        if access is None:
-            raise UnauthorizedError("missing or unknown API key; send `Authorization: Bearer <key>`")
-        access.check(needed)
+    def _ready(self, _: Request) -> Reply:
+        raise self._not_ready()
 
     def _not_ready(self) -> NotReadyError:
         progress = self._server.replay_progress

@@ -217,3 +217,20 @@ def test_a_closing_server_refuses_before_it_looks_at_keys() -> None:
     reply = settled(answer)
     assert reply is not None
     assert (reply.status, dict(reply.headers)[b"retry-after"]) == (503, b"1")
+
+
+@pytest.mark.parametrize(("path", "unknown"), [("/v0/topics", "/v0/nowhere"), ("/v1/topics", "/v1/nowhere")])
+def test_both_apis_check_state_then_key_then_open_requests_then_rights_then_path(path: str, unknown: str) -> None:
+    """Each refused request has the faults of the next checks, too."""
+    rig = ServerRig(keys="full,reader:read,deleter:delete", limits={"inflight_per_key_max": 1})
+    rig.ok("PUT", "/v0/topics/t", {}, key="full")
+    assert rig.ask("DELETE", unknown, key="wrong").status == 401
+    waiting = poll(rig, "reader")[0]
+    assert rig.ask("POST", path, {}, key="reader").status == 429
+    waiting.hang_up()
+    for key in ("reader", "deleter"):  # neither may create topics; `/v0` has no such method
+        assert rig.ask("POST", path, {}, key=key).status == (405 if path.startswith("/v0") else 403)
+    assert rig.ask("PUT", path, {}, key="reader").status == 405
+    assert rig.ask("DELETE", unknown, key="reader").status == 404
+    rig.server.close()
+    assert rig.ask("DELETE", unknown, key="wrong").status == 503

@@ -30,23 +30,23 @@ def a_server_with_a_long_log(*, probe_auth: bool = False) -> Server:
     return Server(settings, disk.crash(CrashMode.KEEP, 0), again.clock, again, recover=False)
 
 
-def ask(threshold: StartingApp, path: str, method: str = "GET", key: str | None = None) -> Reply:
+def ask(starting: StartingApp, path: str, method: str = "GET", key: str | None = None) -> Reply:
     path, _, query = path.partition("?")
     headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
-    answer = threshold.handle(Request(method, path, query, headers))
+    answer = starting.handle(Request(method, path, query, headers))
     assert isinstance(answer, Reply)
     return answer
 
 
 def test_probes_are_answered_and_the_rest_is_refused_with_the_progress() -> None:
     server = a_server_with_a_long_log()
-    threshold = StartingApp(server)
+    starting = StartingApp(server)
     seen = []
     for _ in server.recover():
-        assert ask(threshold, "/healthz").status == 200
-        assert b"driftq_ready 0\n" in ask(threshold, "/v0/metrics").body
+        assert ask(starting, "/healthz").status == 200
+        assert b"driftq_ready 0\n" in ask(starting, "/v0/metrics").body
         for method, path in (("GET", "/v0/ready"), ("POST", "/v0/topics/a"), ("GET", "/v0/nowhere")):
-            reply = ask(threshold, path, method)
+            reply = ask(starting, path, method)
             assert (reply.status, dict(reply.headers)[b"retry-after"]) == (503, b"1")
             error = json.decode(reply.body)["error"]
             assert error["code"] == "not_ready"
@@ -58,11 +58,11 @@ def test_probes_are_answered_and_the_rest_is_refused_with_the_progress() -> None
 
 def test_who_came_early_is_passed_on_to_the_app() -> None:
     server = a_server_with_a_long_log()
-    threshold = StartingApp(server)
+    starting = StartingApp(server)
     for _ in server.recover():
         pass
-    threshold.behind = App(server)
-    assert ask(threshold, "/v0/ready").status == 200
+    starting.app = App(server)
+    assert ask(starting, "/v0/ready").status == 200
     assert server.engine.topic("a").head == WRITES
 
 
@@ -78,16 +78,16 @@ def test_keys_are_asked_for_as_they_are_later() -> None:
     """The figures always, the probes where the settings say so; who asks for anything else hears what he always did."""
     keys = ApiKeys.parse("reader:read,writer:write")
     server = a_server_with_a_long_log()
-    threshold = StartingApp(server, keys)
-    assert [ask(threshold, "/v0/metrics", key=key).status for key in (None, "nobody", "writer", "reader")] == [
+    starting = StartingApp(server, keys)
+    assert [ask(starting, "/v0/metrics", key=key).status for key in (None, "nobody", "writer", "reader")] == [
         401,
         401,
         403,
         200,
     ]
-    assert ask(threshold, "/v0/metrics?token=reader").status == 401
-    assert [ask(threshold, path).status for path in PROBES] == [200, 200, 503, 503]
-    assert ask(threshold, "/v0/topics").status == 503
+    assert ask(starting, "/v0/metrics?token=reader").status == 401
+    assert [ask(starting, path).status for path in PROBES] == [200, 200, 503, 503]
+    assert ask(starting, "/v0/topics").status == 503
 
     guarded = StartingApp(a_server_with_a_long_log(probe_auth=True), keys)
     assert [ask(guarded, path).status for path in PROBES] == [401] * 4
@@ -97,8 +97,8 @@ def test_keys_are_asked_for_as_they_are_later() -> None:
 
 
 def test_the_figures_are_json_for_who_wants_it() -> None:
-    threshold = StartingApp(a_server_with_a_long_log())
-    reply = threshold.handle(Request("GET", "/v0/metrics", headers=[(b"accept", b"application/json")]))
+    starting = StartingApp(a_server_with_a_long_log())
+    reply = starting.handle(Request("GET", "/v0/metrics", headers=[(b"accept", b"application/json")]))
     assert isinstance(reply, Reply)
     figures = json.decode(reply.body)
     assert (figures["ready"], figures["replay_progress"]) == (False, 0.0)

@@ -123,14 +123,14 @@ async def _serve(settings: Settings, keys: ApiKeys, writer_processes: list[OsWri
             _log.warning("existing data was renamed to %s", name)
     _log_start(settings, chosen)
     server = Server(settings, disk, clock, runtime, boot_id=read_boot_id(), pid=os.getpid(), recover=False)
-    threshold = StartingApp(server, keys)
+    starting = StartingApp(server, keys)
     requests = RequestLog(runtime, clock, slow_ms=settings.slow_request_ms, access_log=settings.access_log)
-    listener = Listener(threshold.handle, runtime, Terms.of(settings), requests=requests)
+    listener = Listener(starting.handle, runtime, Terms.of(settings), requests=requests)
     recovery = server.recover()
     recovered = _go_on(recovery, clock, _QUICK_NS)
     try:
         if recovered:
-            threshold.behind = App(server, keys)
+            starting.app = App(server, keys)
         address = await _listen(listener, chosen, settings, disk)
         while not (recovered or stop.is_set()):
             recovered = _go_on(recovery, clock, _SLICE_NS)
@@ -145,9 +145,9 @@ async def _serve(settings: Settings, keys: ApiKeys, writer_processes: list[OsWri
         _log.info("stopped before the server was ready", extra=facts(replay_progress=server.replay_progress))
         return ExitCode.OK
     patience.hurry(_LOOP_PATIENCE_S)
-    if threshold.behind is None:
-        threshold.behind = App(server, keys)
-    listener.answer_with(threshold.behind.handle, threshold.behind.shortcut)
+    if starting.app is None:
+        starting.app = App(server, keys)
+    listener.answer_with(starting.app.handle, starting.app.shortcut)
     keep_for_good()
     _tell_what_was_found(server)
     _announce(server, address)

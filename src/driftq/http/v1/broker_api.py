@@ -1,12 +1,11 @@
 """Passes requests of the broker API, and requests for unknown paths, to their handlers (http-v1 §1.3).
 
-The order of checks is the same as for `/v0`: the state of the server, the caller's key, the caller's limit of requests
-in flight, the caller's rights, then path and method. The handler checks the body.
+The order of checks is the same as for `/v0`: whether the caller may make the request (`http/gate`), then path and
+method. The handler checks the body.
 """
 
-from driftq.errors import UnauthorizedError
-from driftq.http.access import FULL, Access
 from driftq.http.answer import Answer
+from driftq.http.gate import Gate
 from driftq.http.keys import ApiKeys
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -26,7 +25,6 @@ from driftq.http.v1.replies import finished
 from driftq.http.v1.runs import RunEndpoint
 from driftq.http.v1.topics import BrokerTopicEndpoints
 from driftq.server import Server
-from driftq.system.runtime import Pending
 
 _ROOT = "/v1"
 
@@ -35,9 +33,7 @@ class BrokerApi:
     """The `/v1` handlers of one server."""
 
     def __init__(self, server: Server, keys: ApiKeys) -> None:
-        self._server = server
-        self._keys = keys
-        self._open = not keys
+        self._gate = Gate(server, keys, open_probes=True)
         self.routes = [
             *BrokerProbeEndpoints(server).routes(),
             *BrokerTopicEndpoints(server).routes(),
@@ -65,45 +61,14 @@ class BrokerApi:
     def _answer(self, request: Request) -> Answer:
         found = self._table.find(request.path)
         route = None if found is None else found.routes.get(request.method)
-        if route is not None and route.probe:
-            return route.handler(request)
-        self._server.check_ready()
-        if self._open:
-            return _routed(request, route, found)
-        request.access = self._admit(request)
-        if route is not None and route.stream:
-            return _routed(request, route, found)
-        return self._counted(request, route, found)
-
-    def _admit(self, request: Request) -> Access:
-        """Return the rights of the caller. Raise UnauthorizedError if the key is missing or unknown."""
-        access = self._keys.who(request, form_token=False)
-        if access is None:
-            raise UnauthorizedError("missing or unknown API key; send `Authorization: Bearer <key>`")
-        return access
-
-    def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
-        """Return the answer to a request with a key; it counts as in flight until its answer is ready."""
-        slot = self._server.admission.take_request(request.access.key_id)
-        try:
-            answer = _routed(request, route, found)
-        except BaseException:
-            slot.release()
-            raise
-        if isinstance(answer, Pending):
-            answer.then(lambda _: slot.release())
-        else:
-            slot.release()
-        return answer
+        return self._gate.answer(request, route, found, _handled)
 
 
-def _routed(request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
+def _handled(request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
     if found is None:
         return nowhere(request.path)
     if route is None:
         return refusal(405, "method not allowed", (b"allow", ", ".join(found.routes).encode()))
-    if request.access is not FULL:
-        request.access.check(route.scopes)
     request.params = found.params
     return route.handler(request)
 
