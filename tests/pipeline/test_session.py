@@ -123,7 +123,6 @@ def _ran(directory: Path, program: str, *arguments: str, **variables: str) -> tu
 def test_the_session_has_no_web_page_and_runs_in_utc(spark: "SparkSession") -> None:
     assert spark.sparkContext.uiWebUrl is None
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
 
 
 def test_rows_come_through_sockets_of_this_user_alone(spark: "SparkSession") -> None:

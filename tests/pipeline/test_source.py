@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition, LessThanOrEqual
+from pyspark.sql.types import StructType
 
 from driftq.pipeline import register
+from driftq.pipeline.topic_table import CALCULATED
 from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, fill, table
 
@@ -73,33 +76,71 @@ def test_filters_of_one_query_do_not_narrow_another_of_the_same_table(
     assert "Filter (" in capsys.readouterr().out
 
 
+class _Pushing(DataSource):
+    """A source of ten rows that takes every filter: what Spark's planner makes of that is not in its hands."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "pushing"
+
+    def schema(self) -> str:
+        """One column."""
+        return "seq bigint"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader that knows the highest seq wanted."""
+
+        class Reader(DataSourceReader):
+            most = 10
+
+            def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+                for each in filters:
+                    if isinstance(each, LessThanOrEqual):
+                        self.most = each.value
+                    else:
+                        yield each
+
+            def read(self, partition: InputPartition) -> Iterator[Any]:
+                yield from ((seq,) for seq in range(1, self.most + 1))
+
+        return Reader()
+
+
 @pytest.fixture
 def pushing(spark: "SparkSession", server_url: str) -> Iterator["SparkSession"]:
-    """The session, asked to have filters taken over."""
+    """The session with Spark's own setting for filters on, as another format may need it."""
     conf = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(conf, "true")
     register(spark, server_url)
     yield spark
     spark.conf.set(conf, "false")
-    register(spark, server_url)
 
 
-def test_filters_are_taken_over_by_the_source_where_a_session_asks_for_it(
-    pushing: "SparkSession", orders: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def where(condition: str) -> "DataFrame":
-        return table(pushing, orders).where(condition)
+def test_spark_carries_pushed_filters_to_other_queries_so_no_option_can_offer_them(pushing: "SparkSession") -> None:
+    """If this fails, Spark keeps pushed filters with the scan, and decision 13 can be taken again."""
+    pushing.dataSource.register(_Pushing)
+    frame = pushing.read.format("pushing").load()
+    assert frame.where("seq <= 3").count() == 3
+    assert frame.count() == 3, "ten rows would be right"
 
-    chosen = where("seq between 11 and 40 and tag in ('t1', 't2') and node = 'x' and data like '%n%'")
-    assert _seqs(chosen) == [12, 13, 22, 23, 32, 33]
-    assert where("seq between 11 and 40").rdd.getNumPartitions() == 1
-    (ts,) = where("seq = 1000").select("ts").collect()[0]
-    later = where(f"ts > timestamp'{ts.isoformat()}'")
-    assert min(_seqs(later)) > 1000
-    same = where(f"seq > 1000 and ts = timestamp'{ts.isoformat()}'")
-    assert where(f"ts > timestamp'{ts.isoformat()}'").count() == where("seq > 1000").count() - same.count()
-    where("tag = 't1'").explain()
-    assert "Filter (" not in capsys.readouterr().out
+
+def test_the_setting_of_another_format_does_not_change_a_result(pushing: "SparkSession", orders: str) -> None:
+    frame = table(pushing, orders)
+    assert frame.where("seq <= 10").count() == 9
+    assert frame.count() == 2250
+    assert _seqs(frame.where("seq <= 3").union(frame.where("seq >= 2499"))) == [1, 2, 3, 2499, 2500]
+    assert frame.where("tag = 't1'").alias("a").join(frame.where("tag = 't2'").alias("b"), "node").count() == 62_500
+    frame.createOrReplaceTempView("orders_of_all")
+    found = pushing.sql(
+        "WITH few AS (SELECT * FROM orders_of_all WHERE seq <= 100) "
+        "SELECT (SELECT count(*) FROM few WHERE tag = 't1') AS one, (SELECT count(*) FROM orders_of_all) AS every, "
+        "(SELECT count(*) FROM orders_of_all WHERE ts IS NOT NULL AND node = 'x') AS known"
+    )
+    assert found.collect()[0].asDict() == {"one": 10, "every": 2250, "known": 2250}
+    kept = frame.where("seq > 2400").cache()
+    assert (kept.count(), frame.where("tag is null").count(), frame.count()) == (90, 0, 2250)
+    kept.unpersist()
 
 
 def test_several_topics_and_a_pattern(spark: "SparkSession", server: ServerProcess) -> None:
@@ -126,6 +167,18 @@ def test_messages_of_the_broker_have_their_own_columns(spark: "SparkSession", se
         assert (row.key, row.value, json.loads(row.envelope)["run_id"]) == ("k", "hello", "r1")
         assert row.partition in (0, 1)
         assert row.tag == f"p{row.partition}"
+
+
+def test_the_partition_of_a_tag_that_is_none_is_null_on_every_path(
+    spark: "SparkSession", server: ServerProcess
+) -> None:
+    tags = ["p\u00b2", "p99999999999", "p2147483648", "p2147483647", "p7", "p", "pp7"]
+    ask(server, "POST", "/v0/topics/odd-tags", {"records": [{"data": 1, "tag": tag} for tag in tags]})
+    expected = [None, None, None, 2147483647, 7, None, None]
+    live = spark.read.format("driftq").schema("seq bigint, partition int").option("topic", "odd-tags").load()
+    assert [row.partition for row in live.orderBy("seq").collect()] == expected
+    scanned = spark.createDataFrame(list(enumerate(tags)), "seq int, tag string").orderBy("seq")
+    assert [row[0] for row in scanned.selectExpr(CALCULATED["partition"]).collect()] == expected
 
 
 def test_evicted_records_fail_the_read_are_rows_or_are_skipped(spark: "SparkSession", server: ServerProcess) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from driftq.pipeline.server_connection import Wire
-from driftq.pipeline.source.cursor_listener import CursorListener
+from driftq.pipeline.source.cursor_listener import CursorListener, places_in
 from tests.acceptance.process import ServerProcess, serving
 from tests.pipeline.topics import PATIENCE_S, ask, cursor_at, fill, finished
 
@@ -83,6 +83,19 @@ def test_the_place_of_a_query_and_its_lag_are_seen_in_the_server(
     _run(spark, str(tmp_path), topic="s-lag", name="lagging")
     fill(server, "s-lag", range(7))
     assert cursor_at(server, "s-lag", "spark:lagging", 20)["lag"] == 7
+
+
+def test_a_query_that_starts_in_the_future_delivers_nothing_older(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    fill(server, "s-future", range(3))
+    place, hour = str(tmp_path), 3_600_000
+    last = ask(server, "POST", "/v0/topics/s-future/diff", {})["records"][-1]["$ts"]
+    _run(spark, place, topic="s-future", startingTimestamp=str(last + hour))
+    fill(server, "s-future", range(3, 6))
+    query = _run(spark, place, topic="s-future", startingTimestamp=str(last + hour))
+    assert list(places_in(query.recentProgress[-1]["sources"][0]["endOffset"])) == ["s-future"]
+    assert _seqs(spark, place) == []
 
 
 def test_a_query_at_latest_that_dies_in_its_first_batch_skips_nothing(

@@ -26,7 +26,7 @@ from driftq.pipeline.spark.jvm import (
 )
 from driftq.pipeline.spark.plain_spark import VARIABLE as PLAIN_VARIABLE
 from driftq.pipeline.spark.plain_spark import is_plain
-from driftq.pipeline.spark.socket_directory import PUSH_VARIABLE, SERVER_VARIABLE
+from driftq.pipeline.spark.socket_directory import SERVER_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +45,6 @@ _QUICK = {
     # The cold tier of a topic is many files. Up to 1000 files are listed without a Spark job, which would take
     # longer.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    # Spark 4.3 keeps the filters that one query pushed down with the DataFrame, and applies them in the next query:
-    # rows would be missing wherever a DataFrame is used twice. Turn this on only if every DataFrame is used once.
-    PUSH_CONF: "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     # A query that is killed while it writes its first batch to the checkpoint leaves a temporary file. With this
     # check the query could never start again. A checkpoint that has batches is continued with or without the check.
@@ -78,6 +75,12 @@ def session(
     """
     if master is not None and remote is not None:
         raise PipelineError("give master or remote, not both")
+    if str((conf or {}).get(PUSH_CONF, "false")).lower() != "false":
+        raise PipelineError(
+            f"{PUSH_CONF}=true is refused: Spark 4.3 applies the pushed filters of one query to other queries of the "
+            "same DataFrame. Narrow a read of driftq with options; if another format needs the setting, start your own "
+            "Spark session and call driftq.pipeline.register(spark)"
+        )
     if remote is not None:
         spark = _remote(remote, conf)
         register(spark, server, api_key=api_key)
@@ -106,14 +109,12 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
         spark.conf.set(SERVER_CONF, server)
     known = server or spark.conf.get(SERVER_CONF, None)
     key = api_key_of({}, api_key)
-    pushes = spark.conf.get(PUSH_CONF, "false") == "true"
 
     class SessionSource(DriftqSource):
-        """The data source, with the server, key and pushdown setting of this session."""
+        """The data source, with the server and key of this session."""
 
         session_server = known
         session_key = key
-        may_push = pushes
 
     spark.dataSource.register(SessionSource)
     _listen(spark, known, key)
@@ -190,7 +191,7 @@ def _classic(
 
 def _start_jvm(settings: Mapping[str, str], server: str | None, api_key: str | None, *, short: bool) -> bool:
     """Start the JVM of the session unless there is one, and return whether it was started."""
-    known = {SERVER_VARIABLE: server or settings.get(SERVER_CONF, ""), PUSH_VARIABLE: settings[PUSH_CONF]}
+    known = {SERVER_VARIABLE: server or settings.get(SERVER_CONF, "")}
     return ensure_started(settings, known | ({"DRIFTQ_API_KEY": api_key} if api_key else {}), short=short)
 
 

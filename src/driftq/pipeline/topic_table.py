@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.server_connection import Wire
-from driftq.pipeline.source.read_columns import BROKER, GAPS, RECORD, check_schema, ddl, names_of
+from driftq.pipeline.source.read_columns import BROKER, GAPS, PARTITION_TAG, RECORD, check_schema, ddl, names_of
 from driftq.pipeline.source.read_options import ReadOptions, api_key_of, parse
 from driftq.pipeline.source.split_plan import SeqGap, TopicFiles
 from driftq.pipeline.source.split_reader import loss
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 _FILE = "seq bigint, ts timestamp_ltz, node string, tag string, meta string, data string"
 _TEXTS = {"topic", "seq", "ts", "node", "tag", "data"}
-_MADE = {
+CALCULATED = {
     "kind": "'record'",
     "meta": "from_json(meta, 'map<string,string>')",
-    "partition": r"cast(nullif(regexp_extract(tag, '^p(\\d+)$', 1), '') as int)",
+    "partition": rf"try_cast(nullif(regexp_extract(tag, '^{PARTITION_TAG.pattern}\\z', 1), '') as int)",
     **{name: f"get_json_object(data, '$.{name}')" for name in ("key", "value", "envelope", "routing")},
 }
+"""SQL expressions for the columns that are not in the files."""
 
 
 class _Cold(NamedTuple):
@@ -155,7 +156,9 @@ def _scan(
     kinds = RECORD | GAPS | BROKER
     return rows.select(
         *(
-            f.col(name) if name in _TEXTS else f.expr(f"cast({_MADE.get(name, 'null')} as {kinds[name]})").alias(name)
+            f.col(name)
+            if name in _TEXTS
+            else f.expr(f"cast({CALCULATED.get(name, 'null')} as {kinds[name]})").alias(name)
             for name in wanted
         )
     )

@@ -27,6 +27,11 @@ def test_a_local_session_shuffles_into_as_many_partitions_as_it_has_cores(master
     assert defaults(master)["spark.sql.shuffle.partitions"] == partitions
 
 
+def test_a_session_refuses_the_setting_that_carries_filters_from_query_to_query() -> None:
+    with pytest.raises(PipelineError, match=r"filterPushdown.enabled=true is refused.*register"):
+        session(conf={"spark.sql.python.filterPushdown.enabled": "true"})
+
+
 def test_a_cluster_on_another_host_is_not_told_to_call_back_to_this_loopback() -> None:
     assert "spark.driver.host" not in defaults("spark://far:7077")
     assert defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -30,11 +30,10 @@ from driftq.pipeline.source.read_options import (
     patience_of,
     server_of,
 )
-from driftq.pipeline.source.row_filters import Condition
 from driftq.pipeline.source.split_plan import SeqGap, Split, TopicFiles, present, reach, recreated, splits_of
 from driftq.pipeline.source.split_reader import Task, deleted, loss, read_split
 from driftq.pipeline.source.topic_listing import TopicListing
-from driftq.pipeline.spark.socket_directory import PUSH_VARIABLE, SERVER_VARIABLE
+from driftq.pipeline.spark.socket_directory import SERVER_VARIABLE
 from driftq.pipeline.spark.worker_daemon import hush_this_process
 from driftq.pipeline.spark.worker_memory import settle
 
@@ -50,8 +49,6 @@ class DriftqSource(DataSource):
 
     session_server: ClassVar[str | None] = None
     session_key: ClassVar[str | None] = None
-    may_push: ClassVar[bool] = False
-    """Whether the session lets readers take filters. Spark fails if a reader has `pushFilters` and it does not."""
     in_place: ClassVar[bool] = True
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -87,9 +84,7 @@ class DriftqSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch read."""
         asked = self._asked()
-        pushes = self.may_push or os.environ.get(PUSH_VARIABLE) == "true"
-        kind = FilteringReader if pushes and not asked.with_gaps else BatchReader
-        return kind(asked, self._task(asked, schema))
+        return BatchReader(asked, self._task(asked, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query."""
@@ -97,7 +92,10 @@ class DriftqSource(DataSource):
         check_stream(self.options)
         own = address_of(server_of({}, self._known_server()))
         there = address_of(asked.server)
-        return StreamReader(asked, self._task(asked, schema), self._latest, "" if there == own else there)
+        task = self._task(asked, schema)
+        # A batch read ends at the head of now. A stream that starts in the future reads on until that time.
+        task = task._replace(tests=(*task.tests, *selection.from_time(asked.start_ts)))
+        return StreamReader(asked, task, self._latest, "" if there == own else there)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         """Return the writer of a batch write."""
@@ -155,46 +153,15 @@ class BatchReader(DataSourceReader):
         found = []
         for name in topics.names():
             manifest = topics.get(name)
-            start, end = self._narrowed(topics, manifest, topics.begin(manifest), topics.end(manifest))
+            start, end = topics.begin(manifest), topics.end(manifest)
             gaps = _checked(self._asked, name, topics.gaps(manifest, start, end)) if start < end else []
             found += splits_of(manifest, start, end, self._asked.split_records, gaps)
         self._task.wire.close()
         return [InputPartition(split) for split in found]
 
-    def _narrowed(self, topics: TopicListing, manifest: TopicFiles, start: int, end: int) -> tuple[int, int]:
-        """Return the range without seqs that no row can pass the filters with."""
-        low, high = selection.seq_bounds(self._task.tests)
-        start, end = max(start, low - 1), min(end, high)
-        since, before = selection.ts_bounds(self._task.tests)
-        if since is not None:
-            start = max(start, topics.seek(manifest.topic, max(0, since)))
-        if before is not None:
-            end = min(end, topics.seek(manifest.topic, max(0, before)))
-        return start, end
-
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a partition. Called in an executor."""
         return _read(self._task, partition)
-
-
-class FilteringReader(BatchReader):
-    """A BatchReader that takes over the filters that it can apply exactly.
-
-    Only for sessions that ask for it: in Spark 4.3, a filter that one query pushes down also narrows the other queries
-    of the same DataFrame.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Take the supported filters and yield the others, which Spark applies itself."""
-        taken = []
-        for each in filters:
-            column = ".".join(getattr(each, "attribute", ()))
-            operator = type(each).__name__
-            if selection.supported(column, operator):
-                taken.append(Condition(column, operator, getattr(each, "value", None)))
-            else:
-                yield each
-        self._task = self._task._replace(tests=(*self._task.tests, *taken))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -6,6 +6,7 @@ makes Spark's batches of them, so every way to read gives the same rows. Spark i
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ _BASE = {
 }
 _MADE_OF = {name: name for name in _BASE} | {"partition": "tag"} | dict.fromkeys(("key", "value"), "data")
 _MADE_OF |= dict.fromkeys(("envelope", "routing"), "data")
+PARTITION_TAG = re.compile("p([0-9]{1,10})")
+_INT_MAX = (1 << 31) - 1
 _MESSAGE = ("key", "value", "envelope", "routing")
 _META = pa.map_(pa.utf8(), pa.utf8())
 _ARROW = {"string": pa.utf8(), "bigint": pa.int64(), "int": pa.int32(), "timestamp": TIME, "map<string,string>": _META}
@@ -167,13 +170,14 @@ def _text(value: object) -> str:
 
 def _partitions(tags: Any) -> Any:
     """Return the partition of each message, from its tag `p<k>`; null if a record is not a message."""
-    return pa.array(
-        [int(tag[1:]) if tag is not None and _is_partition(tag) else None for tag in tags.to_pylist()], pa.int32()
-    )
+    return pa.array([None if tag is None else _partition(tag) for tag in tags.to_pylist()], pa.int32())
 
 
-def _is_partition(tag: str) -> bool:
-    return tag[:1] == "p" and tag[1:].isdigit()
+def _partition(tag: str) -> int | None:
+    """Return the number in a tag `p<k>`; None for any other tag, and for a number that is too large for the column."""
+    found = PARTITION_TAG.fullmatch(tag)
+    number = int(found[1]) if found else _INT_MAX + 1
+    return number if number <= _INT_MAX else None
 
 
 def _message(data: Any) -> dict[str, Any]:

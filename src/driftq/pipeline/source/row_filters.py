@@ -1,93 +1,42 @@
-"""Selects the rows of a read, by options and by filters that Spark pushes down. Exact: Spark does not check again.
+"""Selects the rows of a read by the options `tag`, `tagPrefix`, `node` and `startingTimestamp`.
 
-Bounds on `seq` narrow the planned range. Bounds on `ts` become seqs through two requests to the server. The other
-conditions become a mask over base columns, computed where the rows are read.
+The conditions become a mask over base columns, computed where the rows are read. They are options and not filters that
+Spark pushes down: Spark applies pushed filters of one query to other queries of the same DataFrame, too (decision 13).
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_TEXTS = ("tag", "node")
-_COMPARED = {
-    "EqualTo": pc.equal,
-    "LessThan": pc.less,
-    "LessThanOrEqual": pc.less_equal,
-    "GreaterThan": pc.greater,
-    "GreaterThanOrEqual": pc.greater_equal,
-}
-_SEQ_MAX = (1 << 63) - 1
+_SECONDS_MAX = 253_402_300_799
+"""The last second of the year 9999, the last that `ts` can hold in Spark."""
 
 
 class Condition(NamedTuple):
-    """One condition on a base column. A row must satisfy all conditions."""
+    """One condition on a base column. A row must satisfy all conditions; null satisfies none."""
 
     column: str
     operator: str
+    """`equals`, `starts_with`, or `from`: the value is then the earliest time in Unix ms."""
     value: Any
-
-
-def supported(column: str, operator: str) -> bool:
-    """Whether a filter can be applied completely and exactly."""
-    if column in ("seq", "ts"):
-        return operator in _COMPARED or operator == "IsNotNull" or (column == "seq" and operator == "In")
-    return column in _TEXTS and operator in ("EqualTo", "In", "StringStartsWith", "IsNotNull", "IsNull")
 
 
 def from_options(tag: str | None, tag_prefix: str | None, node: str | None) -> tuple[Condition, ...]:
     """Return the conditions that the options ask for."""
-    given = (("tag", "EqualTo", tag), ("tag", "StringStartsWith", tag_prefix), ("node", "EqualTo", node))
+    given = (("tag", "equals", tag), ("tag", "starts_with", tag_prefix), ("node", "equals", node))
     return tuple(Condition(column, operator, value) for column, operator, value in given if value is not None)
+
+
+def from_time(ts: int | None) -> tuple[Condition, ...]:
+    """Return the condition for records with this time (Unix ms) or a later one; none without a time."""
+    return () if ts is None else (Condition("ts", "from", min(ts, _SECONDS_MAX * 1000)),)
 
 
 def columns_of(tests: Iterable[Condition]) -> set[str]:
     """Return the base columns that the conditions need."""
     return {test.column for test in tests}
-
-
-def seq_bounds(tests: Iterable[Condition]) -> tuple[int, int]:
-    """Return the lowest and the highest seq that can pass."""
-    low, high = 0, _SEQ_MAX
-    for column, operator, value in tests:
-        if column != "seq":
-            continue
-        if operator in ("EqualTo", "GreaterThanOrEqual"):
-            low = max(low, value)
-        if operator in ("EqualTo", "LessThanOrEqual"):
-            high = min(high, value)
-        if operator == "GreaterThan":
-            low = max(low, value + 1)
-        if operator == "LessThan":
-            high = min(high, value - 1)
-        if operator == "In":
-            known = [each for each in value if each is not None]
-            low, high = max(low, min(known, default=_SEQ_MAX)), min(high, max(known, default=0))
-    return low, high
-
-
-def ts_bounds(tests: Iterable[Condition]) -> tuple[int | None, int | None]:
-    """Return the bounds of `ts` in Unix ms: rows pass from the first on and before the second. None means no bound."""
-    low: int | None = None
-    high: int | None = None
-    for column, operator, value in tests:
-        if column != "ts" or not isinstance(value, datetime):
-            continue
-        floor = _micros(value) // 1000
-        if operator in ("EqualTo", "GreaterThanOrEqual", "GreaterThan"):
-            low = floor if low is None else max(low, floor)
-        if operator in ("EqualTo", "LessThanOrEqual", "LessThan"):
-            high = floor + 1 if high is None else min(high, floor + 1)
-    return low, high
-
-
-def _micros(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # older Pythons, to which it is pickled, lack UTC
-    whole = int(moment.replace(microsecond=0).timestamp())
-    return whole * 1_000_000 + moment.microsecond
 
 
 def apply(tests: Iterable[Condition], base: Any) -> Any:
@@ -100,17 +49,10 @@ def apply(tests: Iterable[Condition], base: Any) -> Any:
 
 
 def _passed(test: Condition, column: Any) -> Any:
-    """Return a mask of the rows that satisfy the condition. Null counts as false, as in a SQL WHERE."""
-    if test.operator == "IsNotNull":
-        return column.is_valid()
-    if test.operator == "IsNull":
-        return column.is_null()
-    if test.operator == "In":
-        found = pc.is_in(column, pa.array([each for each in test.value if each is not None], column.type))
-        return pc.and_(found, column.is_valid())
-    if test.operator == "StringStartsWith":
-        return pc.starts_with(column, test.value).fill_null(False)
-    value = test.value
-    if test.column == "ts":
-        column, value = column.cast(pa.timestamp("us", "UTC")), pa.scalar(_micros(value), pa.timestamp("us", "UTC"))
-    return _COMPARED[test.operator](column, value).fill_null(False)
+    """Return a mask of the rows that satisfy the condition."""
+    if test.operator == "from":
+        column = column.cast(pa.timestamp("us", "UTC"))
+        earliest = pa.scalar(test.value * 1000, pa.timestamp("us", "UTC"))
+        return pc.greater_equal(column, earliest).fill_null(False)
+    found = pc.equal(column, test.value) if test.operator == "equals" else pc.starts_with(column, test.value)
+    return found.fill_null(False)

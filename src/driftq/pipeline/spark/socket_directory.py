@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 SERVER_VARIABLE = "DRIFTQ_SESSION_SERVER"
-PUSH_VARIABLE = "DRIFTQ_SESSION_PUSH"
-
 
 LONGEST = 100
 """Maximum length of a socket's path in bytes. Systems allow 104 or 108."""

@@ -5,21 +5,26 @@ import traceback
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import LongType, StructField, StructType
 
-from driftq.pipeline.source.data_source import BatchReader, DriftqSource, FilteringReader
+from driftq.pipeline.source.data_source import BatchReader, DriftqSource, StreamReader
+from driftq.pipeline.source.row_filters import from_time
 
 _SEQ = StructType([StructField("seq", LongType())])
 
 
-@pytest.mark.parametrize(("value", "kind"), [("true", FilteringReader), ("false", BatchReader), (None, BatchReader)])
-def test_readers_take_filters_if_the_session_lets_them(
-    value: str | None, kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("DRIFTQ_SESSION_PUSH", raising=False)
-    if value is not None:
-        monkeypatch.setenv("DRIFTQ_SESSION_PUSH", value)
-    assert type(DriftqSource({"topic": "t"}).reader(_SEQ)) is kind
+def test_readers_take_no_filters_so_that_no_setting_of_spark_changes_a_result() -> None:
+    """Spark calls `pushFilters` of every reader if spark.sql.python.filterPushdown.enabled is true."""
+    reader = DriftqSource({"topic": "t"}).reader(_SEQ)
+    assert type(reader).pushFilters is DataSourceReader.pushFilters
+
+
+def test_a_stream_from_a_time_delivers_nothing_older() -> None:
+    source = DriftqSource({"topic": "t", "startingTimestamp": "5000"})
+    stream = source.streamReader(_SEQ)
+    assert isinstance(stream, StreamReader)
+    assert stream._task.tests == from_time(5000)
 
 
 @pytest.mark.parametrize(

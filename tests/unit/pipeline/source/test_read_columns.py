@@ -19,7 +19,7 @@ from driftq.pipeline.source.read_columns import (
     ddl,
     names_of,
 )
-from driftq.pipeline.source.row_filters import Condition, apply, seq_bounds, supported, ts_bounds
+from driftq.pipeline.source.row_filters import Condition, apply, from_options, from_time
 from driftq.pipeline.source.split_plan import SeqGap
 
 _TYPES = {
@@ -132,35 +132,21 @@ def test_filters_are_exact_and_null_never_passes() -> None:
     def passed(*tests: Condition) -> list[int]:
         return [int(seq) for seq in apply(tests, base).column(0).to_pylist()]
 
-    assert passed(Condition("tag", "EqualTo", "b")) == [3]
-    assert passed(Condition("tag", "StringStartsWith", "a")) == [1, 4]
-    assert passed(Condition("tag", "In", ["b", "a1", None])) == [1, 3]
-    assert passed(Condition("tag", "IsNull", None)) == [2]
-    assert passed(
-        Condition("ts", "GreaterThan", datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)), Condition("seq", "LessThan", 4)
-    ) == [3]
-    assert passed(Condition("ts", "GreaterThanOrEqual", datetime(1970, 1, 1, 0, 0, 2, 1, tzinfo=UTC))) == [3, 4]
-
-
-def test_bounds_of_seq_and_time_narrow_the_range() -> None:
-    two = datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
-    tests = [
-        Condition("seq", "GreaterThan", 4),
-        Condition("seq", "LessThanOrEqual", 9),
-        Condition("tag", "EqualTo", "a"),
-    ]
-    assert seq_bounds(tests) == (5, 9)
-    assert seq_bounds([Condition("seq", "In", [7, 3])]) == (3, 7)
-    assert ts_bounds([Condition("ts", "GreaterThanOrEqual", two), Condition("ts", "LessThan", two)]) == (2000, 2001)
-    assert ts_bounds(tests) == (None, None)
+    assert passed(*from_options("b", None, None)) == [3]
+    assert passed(*from_options(None, "a", None)) == [1, 4]
+    assert passed(*from_options("a2", "a", None)) == [4]
+    assert passed(*from_time(2000)) == [2, 3, 4]
+    assert passed(*from_time(2001), *from_options(None, "a", None)) == [4]
+    assert passed(*from_time((1 << 63) - 1)) == []
+    assert from_time(None) == ()
 
 
 @pytest.mark.parametrize(
-    ("column", "operator", "taken"),
-    [("seq", "In", True), ("ts", "In", False), ("tag", "StringContains", False), ("data", "EqualTo", False)],
+    "tag", ["p\u00b2", "p99999999999", "p2147483648", "p", "p-1", "p1\n", " p1", "P1", "p\u0663", None]
 )
-def test_only_filters_that_can_be_applied_whole_are_taken(column: str, operator: str, taken: bool) -> None:
-    assert supported(column, operator) is taken
+def test_a_tag_that_is_not_a_partition_has_none(tag: str | None) -> None:
+    base = _base(seq=[1, 2, 3], tag=[tag, "p2147483647", "p0"])
+    assert _projection("partition").rows("t", base).column(0).to_pylist() == [None, 2147483647, 0]
 
 
 def test_the_arrow_schema_is_the_one_that_spark_makes() -> None:
