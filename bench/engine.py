@@ -27,7 +27,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.read.tag_lookup import TagIndexes
 from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.engine.state.control_frames import DeleteFrame
-from driftq.engine.state.segment import Segment
+from driftq.engine.state.segment import SEALING, Segment
 from driftq.engine.state.topic import Topic
 from driftq.engine.write import deleter as delete_module
 from driftq.engine.write.appender import AppendResult
@@ -85,7 +85,7 @@ class Driver:
     async def settle(self) -> None:
         """Until the files have caught up with the memory."""
         topic = self.engine.catalog.get(TOPIC)
-        while self.engine.segment_files.busy or any(s.sealing and not s.sealed for s in topic.segments):
+        while self.engine.segment_files.busy or any(s.state is SEALING for s in topic.segments):
             await asyncio.sleep(0.005)
 
     def page(self, query: PageQuery) -> Page:

@@ -16,6 +16,7 @@ from bench.report import Result, Workload, report
 from bench.servers import scratch
 from driftq.codec.write_body import make_rows
 from driftq.config import Settings
+from driftq.engine.state.segment import SEALING
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.server import Server
 from driftq.system.clock import SystemClock
@@ -41,7 +42,7 @@ async def claim_and_ack(directory: str, jobs: int, batches: int, config: TopicCo
     for _ in range(jobs // BLOCK):
         await runtime.future(engine.append(TOPIC, block))
     segments = engine.topic(TOPIC).segments
-    while engine.segment_files.busy or any(segment.sealing and not segment.sealed for segment in segments):
+    while engine.segment_files.busy or any(segment.state is SEALING for segment in segments):
         await asyncio.sleep(0.005)
     await runtime.future(engine.checkpointer.run())
     began_s, cpu_s = time.perf_counter(), time.thread_time()

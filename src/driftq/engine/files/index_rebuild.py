@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from driftq.engine.files.segment_files import SegmentFiles
-from driftq.engine.state.segment import Segment
+from driftq.engine.state.segment import MOVE, SEALED, Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.segments.hot_store import SegmentStore
 
@@ -34,12 +34,12 @@ class Mending:
         """Check one segment in the background and rebuild its files if needed; then continue with the next."""
         while self._waiting:
             topic, segment = self._waiting.popleft()
-            if not (segment.dropped or segment.cold or segment.moving):
+            if segment.state is SEALED and MOVE not in segment.work:
                 work = partial(self._mend, topic, segment)
                 self._segment_files.unpinned(partial(self._segment_files.in_background, work, self.go_on))
                 return
 
     def _mend(self, topic: Topic, segment: Segment) -> None:
         """Rebuild the files of one segment, on the file thread. After a failure the next start tries again."""
-        if not segment.dropped and not segment.cold:
+        if segment.state is SEALED:
             self._store.mend(topic.id, segment.first_seq, segment.index)

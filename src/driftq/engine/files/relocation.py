@@ -17,7 +17,7 @@ from driftq.config import Settings
 from driftq.engine.files.segment_files import SegmentFiles
 from driftq.engine.state.block_cache import Blocks
 from driftq.engine.state.catalog import Catalog
-from driftq.engine.state.segment import Dead, Segment
+from driftq.engine.state.segment import MOVE, SEALED, Dead, Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.blocks.delete_flags import DELETED
 from driftq.storage.segments.block_index import BlockIndex
@@ -67,21 +67,21 @@ class Relocation:
 
     def _beyond(self, topic: Topic) -> list[Segment]:
         """Return the hot sealed segments above the limits, oldest first."""
-        hot = [segment for segment in topic.segments if segment.sealed and not segment.cold and not segment.resident]
+        hot = [segment for segment in topic.segments if segment.state is SEALED]
         kept = min(self._retain_segments, len(hot))
         if self._retain_bytes:
             sizes = list(accumulate(segment.data_bytes for segment in reversed(hot)))
             kept = min(kept, sum(1 for size in sizes if size <= self._retain_bytes))
-        return [segment for segment in hot[: len(hot) - kept] if not segment.moving]
+        return [segment for segment in hot[: len(hot) - kept] if MOVE not in segment.work]
 
     def _copy(self, topic: Topic, segment: Segment) -> None:
-        segment.moving = True
+        segment.begin(MOVE)
 
         def done(copy: _Copy | None, error: Exception | None) -> None:
+            segment.end(MOVE)
             if copy is None or error is not None:
                 # A segment with a damaged block stays where it is; after other errors the next run tries again.
                 self.failures += 1
-                segment.moving = False
             elif segment in topic.segments:
                 self._switch(topic, segment, copy)
 
@@ -107,9 +107,7 @@ class Relocation:
             dead = segment.dead.get(number)
             flags += dead.flags if dead is not None else bytes(segment.index.count(number))
         self._blocks.forget(topic.id, segment)
-        segment.cold, segment.moving = True, False
-        segment.index = copy.index
-        segment.written_blocks = segment.durable_blocks = len(copy.index)
+        segment.move(copy.index)
         starts = list(accumulate((copy.index.count(number) for number in range(len(copy.index))), initial=0))
         segment.dead = {}
         for number in range(len(copy.index)):

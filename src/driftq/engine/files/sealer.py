@@ -16,7 +16,7 @@ from errno import EIO
 from functools import partial
 
 from driftq.engine.state.block_cache import Blocks
-from driftq.engine.state.segment import Segment
+from driftq.engine.state.segment import DROPPED, SEAL_AWAY, Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.blocks.block import Block
 from driftq.storage.segments.hot_store import BlockDamagedError
@@ -56,7 +56,7 @@ class _Job:
     @property
     def dropped(self) -> bool:
         """Whether the segment is dropped or its topic is deleted."""
-        return self.segment.dropped or self.topic.gone
+        return self.segment.state is DROPPED or self.topic.gone
 
     def note(self, found: Sealed) -> None:
         """Store the result of the seal."""
@@ -114,7 +114,7 @@ class Sealing:
     def _send(self, writer_process: SegmentProcess, batch: list[_Job], *, hurry: bool) -> None:
         def done(found: list[Sealed], error: WriterProcessError | None) -> None:
             for place, job in enumerate(batch):
-                job.segment.away = False
+                job.segment.end(SEAL_AWAY)
                 if error is not None and place in error.doubtful and not job.dropped:
                     self._store.doubt(job.topic.id, job.segment.first_seq)
             for job, sealed in zip(batch, found, strict=error is None):
@@ -125,7 +125,7 @@ class Sealing:
             self._end(batch, error)
 
         for job in batch:
-            job.segment.away = True
+            job.segment.begin(SEAL_AWAY)
         segments = [(job.topic.id, job.segment.first_seq, job.segment.index, job.numbers) for job in batch]
         writer_process.seal(segments, done, hurry=hurry)
 

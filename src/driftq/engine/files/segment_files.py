@@ -29,7 +29,7 @@ from driftq.engine.files.sealer import Sealing
 from driftq.engine.load.disk_space import DiskSpace
 from driftq.engine.read.tag_lookup import TagIndexes
 from driftq.engine.state.block_cache import Blocks
-from driftq.engine.state.segment import Segment
+from driftq.engine.state.segment import ACTIVE, COLD, FLAG, SEAL, SEAL_AWAY, SEALED, SEALING, WRITE, Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.layout import Layout
 from driftq.storage.segments.hot_store import BlockDamagedError, SegmentStore
@@ -130,7 +130,7 @@ class SegmentFiles:
     def changed(self, topic: Topic) -> None:
         """Continue the file work of a topic whose log has changed: seal, write blocks, and remove dropped segments."""
         self.roll(topic)
-        if topic.segments and (topic.segments[-1].pending or topic.segments[-1].sealing):
+        if topic.segments and (topic.segments[-1].pending or topic.segments[-1].state is not ACTIVE):
             self.settle(topic)
         if topic.dropped:
             self.drop(topic)
@@ -145,7 +145,7 @@ class SegmentFiles:
         if not topic.segments:
             return
         active = topic.segments[-1]
-        if active.sealing:
+        if active.state is not ACTIVE:
             return
         policy = self._policy
         opened = topic.open
@@ -156,7 +156,7 @@ class SegmentFiles:
     def roll_by_age(self, topic: Topic, now: int) -> None:
         """Close the active segment when it is old enough."""
         age = self._policy.age_max_ms
-        if age and topic.segments and not topic.segments[-1].sealing:
+        if age and topic.segments and topic.segments[-1].state is ACTIVE:
             active = topic.segments[-1]
             if (topic.open is not None or len(active.index)) and now - topic.timeline.moment(active.begun_ms) >= age:
                 topic.seal_active()
@@ -165,11 +165,11 @@ class SegmentFiles:
     def settle(self, topic: Topic) -> None:
         """Write closed blocks that are not written, then seal complete segments."""
         for segment in topic.segments:
-            if segment.resident or segment.sealed or segment.writing:
+            if segment.state is SEALED or segment.state is COLD or segment.resident or segment.writing:
                 continue
             if segment.written_blocks < len(segment.index):
                 self._write(topic, segment)
-            elif segment.sealing and len(segment.index):
+            elif segment.state is SEALING and len(segment.index):
                 self._seal(topic, segment)
 
     def write_now(self, topic: Topic) -> None:
@@ -192,12 +192,12 @@ class SegmentFiles:
         return frames
 
     def _write(self, topic: Topic, segment: Segment) -> None:
-        segment.writing = True
+        segment.begin(WRITE)
         frames = self._unwritten(segment, _WRITE_BYTES)
         blocks = segment.written_blocks + len(frames)
 
         def done(_: None, error: Exception | None) -> None:
-            segment.writing = False
+            segment.end(WRITE)
             if error is None:
                 self._wrote(segment, blocks)
                 self.space.note(topic, None)
@@ -216,20 +216,19 @@ class SegmentFiles:
         segment.written_blocks = blocks
 
     def _seal(self, topic: Topic, segment: Segment) -> None:
-        segment.writing = True
+        segment.begin(SEAL)
         self._sealing.add(topic, segment)
 
     def _sealed(self, topic: Topic, segment: Segment, tags: TagIndex | None, error: Exception | None) -> None:
-        segment.writing = False
+        segment.end(SEAL)
         if tags is None or error is not None:
             if isinstance(error, BlockDamagedError):
                 topic.look_through(segment)
             self._failed(topic, error)
             return
         self.space.note(topic, None)
-        segment.sealed = True
-        segment.sealed_behind = self.captures
-        segment.durable_blocks = len(segment.index)
+        if segment.state is SEALING:  # else it was dropped meanwhile
+            segment.seal(self.captures)
         topic.changed = True
         self._indexes.keep(segment, tags)
         if topic.dropped:
@@ -248,7 +247,7 @@ class SegmentFiles:
         behind = [
             (segment, segment.written_blocks)
             for segment in topic.segments
-            if not (segment.resident or segment.sealed or segment.away)
+            if not (segment.resident or segment.sealed or SEAL_AWAY in segment.work)
             and segment.durable_blocks < segment.written_blocks
         ]
         if behind:
@@ -275,7 +274,7 @@ class SegmentFiles:
             if not segments:
                 self._flipping.discard(topic)
             for segment in segments:
-                if segment.flippable and not (segment.moving or segment.flipping or segment.away):
+                if segment.flippable and segment.may_begin(FLAG):
                     self._flip(topic, segment)
 
     def may_move(self, segment: Segment) -> bool:
@@ -295,7 +294,7 @@ class SegmentFiles:
         taken = {seq for seq in segment.flips[: segment.flippable] if seq < written}
         if not taken:
             return
-        segment.flipping = True
+        segment.begin(FLAG)
         found = [segment.find(seq) for seq in sorted(taken)]
         if segment.cold:
             cold = self._blocks.cold
@@ -311,7 +310,7 @@ class SegmentFiles:
                 self._store.flip(topic.id, segment.first_seq, places)
 
         def done(_: None, error: Exception | None) -> None:
-            segment.flipping = False
+            segment.end(FLAG)
             if error is not None:
                 self._failed(topic)
                 return
@@ -326,8 +325,7 @@ class SegmentFiles:
         """Release segments without live records, and remove their files as soon as allowed."""
         dropped, topic.dropped = topic.dropped, []
         for segment in dropped:
-            segment.dropped = True
-            segment.given_up = topic.is_damaged(segment.first_seq, segment.end_seq)
+            segment.drop(given_up=topic.is_damaged(segment.first_seq, segment.end_seq))
             self._blocks.forget(topic.id, segment)
             self._indexes.forget(segment)
             if segment.named:

@@ -19,7 +19,7 @@ from msgspec import Struct, msgpack
 
 from driftq.engine.files.missing_segments import MissingSegment
 from driftq.engine.state.control_frames import check_stored_config
-from driftq.engine.state.segment import Dead, Segment
+from driftq.engine.state.segment import ACTIVE, Dead, Segment
 from driftq.engine.state.topic import Topic
 from driftq.errors import UnrecoverableError
 from driftq.model.tombstone import Hole, Reason
@@ -87,7 +87,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
             segment.named = True
         segment.noted = len(segment.flips)
         copied = segment.durable_blocks if whole else 0
-        whole = whole and segment.sealing and segment.durable_blocks == len(segment.index)
+        whole = whole and segment.state is not ACTIVE and segment.durable_blocks == len(segment.index)
         for number in range(copied, len(segment.index)):
             tail += _frame_with_flags(topic, segment, number)
     if topic.open is not None and not topic.segments[-1].resident:
@@ -267,10 +267,10 @@ class Restorer:
         """Return the segment on disk, hot before cold, or None when it is damaged. Raises OSError."""
         segment = Segment(state.first_seq, begun_ms=state.begun_ms)
         segment.named = True
+        cold = False
         if state.cells is not None:
             index: BlockIndex | None = BlockIndex(array("Q", state.cells))
         else:
-            segment.sealing = segment.sealed = True
             index = None
             if not state.cold:
                 index = self._store.read_index(topic.id, state.first_seq)
@@ -280,9 +280,11 @@ class Restorer:
                 self._check_cold(topic, state)
             if index is None:
                 index = self._cold_index(topic, state)
-                segment.cold = index is not None
+                cold = index is not None
         if index is None or not len(index) or index.end_seq(len(index) - 1) != state.end_seq:
             return None
+        if state.cells is None:
+            segment.restore(cold=cold)
         segment.index = index
         blocks = len(index)
         offset, length = index.place(blocks - 1)

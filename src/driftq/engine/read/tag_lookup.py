@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from driftq.engine.state.record_log import LogPart
-from driftq.engine.state.segment import Segment
+from driftq.engine.state.segment import ACTIVE, Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.segments.cold_store import ColdStore
 from driftq.storage.segments.hot_store import BlockDamagedError, SegmentStore
@@ -129,9 +129,9 @@ def find_tagged_in(
     topic: Topic, segment: Segment, indexes: TagIndexes, match: Match, bound: int
 ) -> Iterator[tuple[LogPart, list[int]]]:
     """Yield what `find_tagged` finds in one segment. Raises OSError when it is unavailable."""
-    if segment.first_seq >= bound or (not segment.live and segment.sealing):
+    if segment.first_seq >= bound or (not segment.live and segment.state is not ACTIVE):
         return
-    if segment.sealed and not segment.resident:
+    if segment.sealed:
         yield from _in_index(topic, segment, indexes.of(topic, segment), match, bound)
     else:
         for part in list(topic.parts(segment.first_seq)):

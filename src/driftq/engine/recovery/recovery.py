@@ -319,7 +319,7 @@ class Recovery:
             topic.holes.add(max(first, topic.evict_floor), last, Reason.CORRUPTION)
             # Its files move to `lost/` after the checkpoint that has the hole; until then a checkpoint references them.
             segment = Segment(given_up)
-            segment.given_up = True
+            segment.drop(given_up=True)
             self._segment_files.trash.append((topic, segment))
         for topic in [topic for topic in self._catalog.by_id.values() if topic.id in self._frames.suspects]:
             if topic.durability in (Durability.DISK, Durability.FSYNC):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from driftq.engine.state.block_cache import Blocks, Usage
-from driftq.engine.state.segment import Dead, Segment
+from driftq.engine.state.segment import ACTIVE, Dead, Segment
 from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS
 from driftq.storage.blocks.block import Block, RowSource
 from driftq.storage.blocks.delete_flags import DELETED
@@ -139,17 +139,18 @@ class Log(ABC):
     def seal_active(self) -> None:
         """Close the active segment: the next record goes to a new one."""
         self.close_open()
-        if self.segments and not self.segments[-1].sealing:
-            self.segments[-1].sealing = True
+        if self.segments and self.segments[-1].state is ACTIVE:
+            self.segments[-1].close()
             self._drop_if_empty(self.segments[-1])
             self._drop_passed()
 
     def _active(self, first_seq: int, ts: int, *, resident: bool) -> Segment:
         if self.segments:
             last = self.segments[-1]
-            if not last.sealing and last.resident == resident:
-                return last
-            last.sealing = True
+            if last.state is ACTIVE:
+                if last.resident == resident:
+                    return last
+                last.close()
         segment = Segment(first_seq, resident=resident, begun_ms=ts)
         self.segments.append(segment)
         return segment
@@ -158,8 +159,8 @@ class Log(ABC):
 
     def add_segment(self, segment: Segment) -> None:
         """Append a segment that is on disk and whose rows are all live."""
-        if self.segments:
-            self.segments[-1].sealing = True
+        if self.segments and self.segments[-1].state is ACTIVE:
+            self.segments[-1].close()
         self.segments.append(segment)
         self.head = segment.end_seq - 1
         payload = sum(segment.index.payload(number) for number in range(len(segment.index)))
@@ -311,7 +312,7 @@ class Log(ABC):
     def _drop_passed(self) -> None:
         segments = self.segments
         done = 0
-        while done < len(segments) and segments[done].sealing and segments[done].end_seq <= self.earliest:
+        while done < len(segments) and segments[done].state is not ACTIVE and segments[done].end_seq <= self.earliest:
             done += 1
         if done:
             self.dropped += segments[:done]
@@ -319,7 +320,7 @@ class Log(ABC):
 
     def _drop_if_empty(self, segment: Segment) -> None:
         """Drop a segment if a delete has removed its last live row."""
-        if segment.sealing and not segment.live and segment in self.segments:
+        if segment.state is not ACTIVE and not segment.live and segment in self.segments:
             self.segments.remove(segment)
             self.dropped.append(segment)
 

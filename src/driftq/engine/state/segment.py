@@ -1,6 +1,29 @@
-"""One segment of a topic in memory: where its blocks are, and which of their rows are gone.
+"""One segment of a topic in memory: where its blocks are, which of their rows are gone, and the state of its files.
 
-    active → sealing → sealed (a durable pair) → cold            a hole or a delete may empty it at any point: dropped
+    ACTIVE → SEALING → SEALED → COLD            without live records, from any of them: DROPPED
+
+| state   | meaning                                                    | entered by                                  |
+|---------|------------------------------------------------------------|---------------------------------------------|
+| ACTIVE  | new records go to it                                       | creation                                    |
+| SEALING | it is complete; its files are not                          | `close` from ACTIVE                         |
+| SEALED  | `.data` and `.idx` are complete and durable                | `seal` from SEALING, `restore` from ACTIVE  |
+| COLD    | its blocks are in the cold tier; the hot files are removed | `move` from SEALED, `restore` from ACTIVE   |
+| DROPPED | its files are removed, or will be                          | `drop` from any other; in ACTIVE only from  |
+|         |                                                            | recovery, for a segment that it gave up     |
+
+Independent of the state, file work is under way (`work`, `begin`, `end`); a state changes when work ends.
+
+| work      | may begin in     | not during             |                                                             |
+|-----------|------------------|------------------------|-------------------------------------------------------------|
+| WRITE     | ACTIVE, SEALING  | WRITE, SEAL            | a thread or process writes closed blocks                    |
+| SEAL      | SEALING          | WRITE, SEAL            | it is being sealed, or waits for that                       |
+| SEAL_AWAY | SEALING          | SEAL_AWAY              | a part of SEAL: another process seals it. This process must |
+|           |                  |                        | not sync it then: the kernel reports an error only once     |
+| FLAG      | all but DROPPED  | FLAG, MOVE, SEAL_AWAY  | a thread sets delete flags in its file                      |
+| MOVE      | SEALED           | MOVE                   | a thread copies it to the cold tier                         |
+
+Four facts are neither. `resident` never changes, and `named` follows the checkpoints. `cold` and `given_up` are needed
+in state DROPPED too: where the blocks are that readers still hold, and whether the files are kept.
 
 `Dead` holds a flag byte per row, the same byte as on disk, but only for blocks that have lost rows. A row is gone when
 it was deleted, or when retention removed it while the rest of its block stayed. Only the flags of deletes are set on
@@ -11,6 +34,7 @@ Invariant: `live` is the number of rows in closed blocks that are not gone.
 
 from array import array
 from collections.abc import Iterable
+from enum import Enum, auto
 from itertools import count
 
 from driftq.storage.blocks.block import Block
@@ -18,6 +42,41 @@ from driftq.storage.blocks.delete_flags import DELETED, DELETED_BYTE
 from driftq.storage.segments.block_index import BlockIndex
 
 _uids = count(1)
+
+
+class SegmentPhase(Enum):
+    """The states of a segment, in their order."""
+
+    ACTIVE = auto()
+    SEALING = auto()
+    SEALED = auto()
+    COLD = auto()
+    DROPPED = auto()
+
+
+class FileWork(Enum):
+    """Work on the files of a segment."""
+
+    WRITE = auto()
+    SEAL = auto()
+    SEAL_AWAY = auto()
+    FLAG = auto()
+    MOVE = auto()
+
+
+# Looking up an enum member costs as much as a function call.
+ACTIVE, SEALING, SEALED, COLD, DROPPED = SegmentPhase
+WRITE, SEAL, SEAL_AWAY, FLAG, MOVE = FileWork
+
+_MAY_BEGIN = {
+    WRITE: ({ACTIVE, SEALING}, {WRITE, SEAL}),
+    SEAL: ({SEALING}, {WRITE, SEAL}),
+    SEAL_AWAY: ({SEALING}, {SEAL_AWAY}),
+    FLAG: ({ACTIVE, SEALING, SEALED, COLD}, {FLAG, MOVE, SEAL_AWAY}),
+    MOVE: ({SEALED}, {MOVE}),
+}
+"""For each work, the states in which it may begin, and the work during which it may not."""
+_NONE: frozenset[FileWork] = frozenset()
 
 
 class Dead:
@@ -68,30 +127,25 @@ class Segment:
     """A seq range of one topic: closed blocks, and the progress of writing, sealing and moving their files."""
 
     __slots__ = (
-        "away",
         "begun_ms",
         "cold",
         "data_bytes",
         "dead",
-        "dropped",
         "durable_blocks",
         "first_seq",
         "flippable",
-        "flipping",
         "flips",
         "given_up",
         "index",
         "live",
-        "moving",
         "named",
         "noted",
         "pending",
         "resident",
-        "sealed",
         "sealed_behind",
-        "sealing",
+        "state",
         "uid",
-        "writing",
+        "work",
         "written_blocks",
     )
 
@@ -110,8 +164,11 @@ class Segment:
         self.flippable = 0
         """Number of leading entries of `flips` in the newest durable checkpoint; only their flags may be set on disk.
         """
-        self.flipping = False
-        """Whether a thread is setting flags on disk."""
+        self.state = ACTIVE
+        self.work = _NONE
+        """The file work under way. Work on a dropped segment may be left out; then it stays here."""
+        self.cold = False
+        """Whether its blocks are in the cold tier. A reader may still hold blocks of a dropped segment."""
         self.resident = resident
         """Whether its records belong to an `ephemeral` topic and are never on disk."""
         self.begun_ms = begun_ms
@@ -119,24 +176,72 @@ class Segment:
         self.data_bytes = 0
         self.written_blocks = 0
         self.durable_blocks = 0
-        self.writing = False
         self.given_up = False
         """Whether it was dropped with a damaged block in it; then its files are kept in `lost/`."""
-        self.dropped = False
-        """Whether its files are being removed or will be."""
-        self.away = False
-        """Whether another process is sealing it. This process must not sync it then: the kernel reports an error only
-        once.
-        """
-        self.sealing = False
-        self.sealed = False
         self.sealed_behind = 0
         """Number of the last capture before it was sealed (`SegmentFiles.captures`). Later ones contain it whole."""
-        self.cold = False
-        self.moving = False
-        """Whether a thread is copying it to the cold tier."""
         self.named = False
         """Whether the newest durable checkpoint needs its files."""
+
+    # The state
+
+    def close(self) -> None:
+        """Take no more records: ACTIVE → SEALING."""
+        assert self.state is ACTIVE, self.state
+        self.state = SEALING
+
+    def seal(self, capture: int) -> None:
+        """Note that its files are complete and durable, after this capture: SEALING → SEALED."""
+        assert self.state is SEALING, self.state
+        self.state = SEALED
+        self.sealed_behind = capture
+        self.durable_blocks = len(self.index)
+
+    def move(self, index: BlockIndex) -> None:
+        """Use the copy in the cold tier from now on, which has this index: SEALED → COLD."""
+        assert self.state is SEALED, self.state
+        self.state, self.cold = COLD, True
+        self.index = index
+        self.written_blocks = self.durable_blocks = len(index)
+
+    def restore(self, *, cold: bool) -> None:
+        """Continue as a segment that an earlier run has sealed, and moved if `cold`: ACTIVE → SEALED or COLD."""
+        assert self.state is ACTIVE, self.state
+        self.state, self.cold = COLD if cold else SEALED, cold
+
+    def drop(self, *, given_up: bool) -> None:
+        """Note that its files are removed or will be, or are kept in `lost/` if given up: any state → DROPPED."""
+        assert self.state is not DROPPED
+        self.state, self.given_up = DROPPED, given_up
+
+    @property
+    def sealed(self) -> bool:
+        """Whether its files are complete and durable, in either tier."""
+        return self.state is SEALED or self.state is COLD
+
+    # Work on its files
+
+    def may_begin(self, work: FileWork) -> bool:
+        """Whether this work may begin in the present state, next to the work under way."""
+        states, excluded = _MAY_BEGIN[work]
+        return self.state in states and self.work.isdisjoint(excluded)
+
+    def begin(self, work: FileWork) -> None:
+        """Note that work has begun."""
+        assert self.may_begin(work), (work, self.state, self.work)
+        self.work |= {work}
+
+    def end(self, work: FileWork) -> None:
+        """Note that work has ended."""
+        assert work in self.work, (work, self.work)
+        self.work = (self.work - {work}) or _NONE
+
+    @property
+    def writing(self) -> bool:
+        """Whether its blocks are being written or sealed."""
+        return WRITE in self.work or SEAL in self.work
+
+    # Its blocks
 
     @property
     def end_seq(self) -> int:

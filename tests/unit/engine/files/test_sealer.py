@@ -4,6 +4,7 @@ from errno import ENOSPC
 
 import pytest
 
+from driftq.engine.state.segment import SEAL_AWAY
 from driftq.system.disk import Disk
 from driftq.testing import EngineRig, FaultyDisk
 
@@ -116,7 +117,7 @@ def test_a_seal_by_a_writer_process_counts_only_where_nobody_here_has_met_a_fail
     rig.runtime.hold("driftq-seals")
     rig.write("t", *range(4))
     (segment,) = rig.topic("t").segments
-    assert segment.away
+    assert SEAL_AWAY in segment.work
     rig.engine.blocks.store.doubt(rig.topic("t").id, segment.first_seq)
     rig.runtime.release("driftq-seals")
     rig.runtime.run_until_idle()
