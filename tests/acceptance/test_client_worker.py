@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,8 +30,9 @@ from driftq.client import (
     StoredMessage,
     Worker,
 )
-from tests.acceptance.process import PATIENCE_S, environment
+from tests.acceptance.process import PATIENCE_S, ServerProcess, environment
 from tests.acceptance.restarting import PATIENT, restarting
+from tests.acceptance.tap import tapped
 from tests.acceptance.waiting import until
 
 
@@ -445,6 +447,110 @@ def test_workers_that_stop_under_load_keep_nothing_back(client: Client) -> None:
         assert _leased(client, "relay") == 0
     assert seen == Counter(str(n) for n in range(3000))
     assert lag(client, "relay", "g") == 0
+
+
+@pytest.mark.parametrize("effects", [False, True])
+@pytest.mark.parametrize("kind", ["queue", "group"])
+def test_a_cancelled_worker_gives_everything_back(client: Client, kind: str, effects: bool) -> None:
+    name = f"cancelled-{kind}-{effects}"
+    client.broker.create_topic(name)
+    queue = client.topic(name)
+    queue.create(type="queue")
+    for n in range(10):
+        queue.push(n)
+        client.broker.produce(name, str(n))
+
+    async def cancel() -> int:
+        begun, ended = asyncio.Event(), 0
+
+        async def handle(_: object) -> None:
+            nonlocal ended
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended += 1
+
+        async with AsyncClient(client.url) as own:
+            worker: AsyncWorker[Any] = (
+                AsyncWorker.queue(own, name, handle, concurrency=2, effects=name if effects else None)
+                if kind == "queue"
+                else AsyncWorker.group(own, name, "g", handle, concurrency=2, effects=effects)
+            )
+            running = asyncio.create_task(worker.run())
+            async with asyncio.timeout(PATIENCE_S):
+                await begun.wait()
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+            assert worker.stats.acked == worker.stats.lost == 0
+        return ended
+
+    assert 1 <= asyncio.run(cancel()) <= 2
+    assert (_in_flight(client, name), _leased(client, name)) == (0, 0)
+    seen: Counter[str] = Counter()
+    workers: list[Worker[Any]] = [
+        Worker.queue(client, name, lambda job: seen.update([f"job {job.data}"]), effects=name if effects else None),
+        Worker.group(client, name, "g", lambda message: seen.update([f"message {message.value}"]), effects=effects),
+    ]
+    with working(workers[kind == "group"]):
+        until(lambda: sum(seen.values()), lambda count: count == 10)
+
+
+def test_jobs_that_fail_together_are_given_back_by_one_request_per_delay(
+    client: Client, cli_server: ServerProcess
+) -> None:
+    queue = client.topic("nacks")
+    queue.create(type="queue")
+    queue.append_raw(b"".join(b"%d\n" % n for n in range(20)))
+
+    async def fail(url: str) -> None:
+        begun, together = 0, asyncio.Event()
+
+        async def handle(job: Job) -> None:
+            nonlocal begun
+            begun += 1
+            if begun == 20:
+                worker.stop()
+                together.set()
+            await together.wait()
+            raise Retry(after=600 if job.data % 2 else 900)
+
+        async with AsyncClient(url) as own:
+            worker = AsyncWorker.queue(own, "nacks", handle, concurrency=20)
+            async with asyncio.timeout(PATIENCE_S):
+                await worker.run()
+            assert (worker.stats.retried, worker.stats.lost) == (20, 0)
+
+    with tapped(cli_server.address) as tap:
+        asyncio.run(fail(tap.url))
+        assert tap.paths["/v0/topics/nacks/nack"] == 2
+    assert _in_flight(client, "nacks") == 0
+    assert queue.claim(20).claimed == []
+
+
+def test_all_leases_are_extended_by_one_request_per_third_of_a_lease(client: Client, cli_server: ServerProcess) -> None:
+    queue = client.topic("beats")
+    queue.create(type="queue")
+    queue.append_raw(b"".join(b"%d\n" % n for n in range(30)))
+    client.broker.create_topic("beats")
+    client.broker.produce_batch("beats", [NewMessage(str(n)) for n in range(30)])
+    go = threading.Event()
+    lease_ms = 1500
+    with tapped(cli_server.address) as tap, Client(tap.url) as own:
+        jobs = Worker.queue(own, "beats", lambda _: bool(go.wait(PATIENCE_S)), concurrency=15, lease_ms=lease_ms)
+        messages = Worker.group(
+            own, "beats", "g", lambda _: bool(go.wait(PATIENCE_S)), concurrency=15, lease_ms=lease_ms
+        )
+        began = time.monotonic()
+        with working(jobs), working(messages):
+            paths = ("/v0/topics/beats/extend", "/v1/extend/batch")
+            beats = until(lambda: [tap.paths[path] for path in paths], lambda found: min(found) >= 4)
+            thirds = (time.monotonic() - began) / (lease_ms / 3000)
+            go.set()
+            until(lambda: (jobs.stats.acked, messages.stats.acked), lambda acked: acked == (30, 30))
+    assert max(beats) <= thirds
+    assert (jobs.stats.lost, messages.stats.lost) == (0, 0)
 
 
 def _leased(client: Client, topic: str) -> int:

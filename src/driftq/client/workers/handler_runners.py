@@ -6,13 +6,13 @@ with `UNSTARTED` if the worker stopped before the handler began.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
 from typing import Any, Generic, Protocol
 
 from driftq.client.transport.thread_pool import ThreadPool
 from driftq.client.workers.handlers import Item, check_outcome, run_plain
-from driftq.client.workers.held_work import Decision, HeldItem
+from driftq.client.workers.held_work import Decision, HeldItem, Retry
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class Runner(Protocol):
         """Call `decided` with `UNSTARTED` for every item that waits for a thread."""
         ...
 
-    async def close(self) -> None:
-        """Cancel the handlers that run, if that is possible."""
+    async def close(self) -> bool:
+        """Cancel the handlers that run, if that is possible. Return whether all handlers have ended."""
         ...
 
 
@@ -50,16 +50,24 @@ class LoopRunner(Generic[Item]):
     def __init__(self, handle: Callable[[Item], Awaitable[object]]) -> None:
         self._handle = handle
         self._warned = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._tasks: dict[asyncio.Task[None], tuple[HeldItem[Item], Decided]] = {}
 
     def start(self, held: HeldItem[Item], decided: Decided) -> None:
         """Start a task that runs the handler."""
         task = asyncio.get_running_loop().create_task(self._run(held, decided))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = held, decided
+        task.add_done_callback(self._ended)
+        if self._closed:
+            task.cancel()
 
     async def _run(self, held: HeldItem[Item], decided: Decided) -> None:
         decided(held, await self._run_handler(held.item))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        held, decided = self._tasks.pop(task)
+        if task.cancelled():
+            decided(held, Retry(after=0 if self._closed else None, reason="the handler was cancelled"))
 
     async def _run_handler(self, item: Item) -> object:
         try:
@@ -78,9 +86,11 @@ class LoopRunner(Generic[Item]):
     def withdraw(self) -> None:
         """Do nothing: every handler was started at once."""
 
-    async def close(self) -> None:
-        """Cancel the tasks and wait until they have ended."""
+    async def close(self) -> bool:
+        """Cancel the tasks and wait until they have ended. Their items are to be delivered again at once."""
+        self._closed = True
         await cancel_all(self._tasks)
+        return True
 
 
 class ThreadRunner(Generic[Item]):
@@ -118,12 +128,13 @@ class ThreadRunner(Generic[Item]):
         for held, decided in reversed(self._thread_pool.withdraw()):
             decided(held, UNSTARTED)
 
-    async def close(self) -> None:
-        """Start no more handlers; those that run in threads cannot be cancelled."""
+    async def close(self) -> bool:
+        """Start no more handlers. Return False: those that run in threads cannot be cancelled."""
         self._thread_pool.close()
+        return False
 
 
-async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel the tasks, and wait until all have ended."""
     ending = list(tasks)
     for task in ending:

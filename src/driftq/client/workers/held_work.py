@@ -1,7 +1,8 @@
 """The items that a worker holds, jobs of a queue or messages of a group, and the calls that settle them."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from driftq.client.messages import Delivery
 from driftq.client.topics.topic import AsyncTopic
 from driftq.client.workers.batched_settlement import Gathering, Raised
 from driftq.model.units import MS_PER_S
-from driftq.model.v0_answers import Job
+from driftq.model.v0_answers import Job, NackAnswer
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -163,6 +164,13 @@ def _check(error: ApiError | None) -> None:
         raise error
 
 
+class JobNack(NamedTuple):
+    """A job that is given back, to be handed out again after a delay."""
+
+    job: Job
+    delay_ms: int
+
+
 class Queue:
     """The queue of one worker, and the settings that the worker needs."""
 
@@ -176,15 +184,20 @@ class Queue:
         """After this many deliveries the server moves a job to the dead letters; 0 means no limit."""
         self.owner = owner
         self.acks: Gathering[Job, bool] = Gathering(self._ack)
-        self.releases: Gathering[Job, bool] = Gathering(self._release)
+        self.nacks: Gathering[JobNack, NackAnswer | BaseException] = Gathering(self._nack)
 
     async def _ack(self, jobs: list[Job]) -> list[bool]:
         skipped = set((await self.topic.ack(jobs, node=self.owner)).skipped)
         return [job.seq not in skipped for job in jobs]
 
-    async def _release(self, jobs: list[Job]) -> list[bool]:
-        skipped = set((await self.topic.nack(jobs, node=self.owner)).skipped)
-        return [job.seq not in skipped for job in jobs]
+    async def _nack(self, nacks: list[JobNack]) -> list[NackAnswer | BaseException]:
+        """Nack jobs, with one request for all that have the same delay. Return the answer or the error of each."""
+        by_delay: dict[int, list[Job]] = {}
+        for one in nacks:
+            by_delay.setdefault(one.delay_ms, []).append(one.job)
+        calls = [self.topic.nack(jobs, delay_ms=delay_ms, node=self.owner) for delay_ms, jobs in by_delay.items()]
+        answers = dict(zip(by_delay, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+        return [answers[one.delay_ms] for one in nacks]
 
 
 class HeldJob:
@@ -231,15 +244,21 @@ class HeldJob:
         return not most or self.item.deliveries < most
 
     async def nack(self, reason: str, after_s: float | None) -> None:
-        """Give the job back; it is handed out again after `after_s` seconds, or after a delay that grows."""
+        """Give the job back; it is handed out again after `after_s` seconds, or after a delay that grows.
+
+        Jobs that are given back at the same time with the same delay share a request.
+        """
         backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S * (1 << min(self.item.deliveries - 1, 16)))
         delay_ms = round((backoff_s if after_s is None else after_s) * MS_PER_S)
-        self._check((await self._queue.topic.nack(self.item, delay_ms=delay_ms, node=self._queue.owner)).skipped)
+        answer = await self._queue.nacks.call(JobNack(self.item, delay_ms))
+        if isinstance(answer, BaseException):
+            raise answer
+        if self.item.seq in answer.skipped:
+            raise self._lost()
 
     async def release(self) -> None:
-        """Give the job back, to be handed out at once; jobs given back at the same time share a request."""
-        if not await self._queue.releases.call(self.item):
-            raise self._lost()
+        """Give the job back, to be handed out at once."""
+        await self.nack("", 0)
 
     async def give_up(self, reason: str) -> None:
         """Write a copy to the dead-letter topic of the queue, as the server does, then ack the job.
@@ -256,10 +275,6 @@ class HeldJob:
         meta = {**(job.meta or {}), **{f"$dead_letter_{fact}": value for fact, value in facts.items()}}
         await letters.append(job.data, tag=job.tag, meta=meta, idempotency_key=f"dead:{self.work.key}")
         if not await self._queue.acks.call(job):
-            raise self._lost()
-
-    def _check(self, skipped: list[int]) -> None:
-        if skipped:
             raise self._lost()
 
     def _lost(self) -> LeaseLostError:

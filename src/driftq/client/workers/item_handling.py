@@ -24,6 +24,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -319,18 +320,29 @@ class Handling(Generic[Item]):
 
     async def drained(self, drain_s: float) -> None:
         """Wait until all items are settled, up to `drain_s` seconds; log each item that takes longer."""
-        try:
-            async with asyncio.timeout(drain_s):
-                while self._leased:
-                    self._left.clear()
-                    await self._left.wait()
-        except TimeoutError:
+        if not await self._settled_within(drain_s):
             for _ in self._leased:
                 _log.warning("a handler was still running %g s after the worker was stopped", drain_s)
 
-    async def close(self) -> None:
-        """Cancel the handlers and tasks that still run."""
-        await self._runner.close()
+    async def _settled_within(self, seconds: float) -> bool:
+        """Wait until all items are settled, up to this many seconds. Return whether they are."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._leased:
+                    self._left.clear()
+                    await self._left.wait()
+        return not self._leased
+
+    async def close(self, give_back_s: float) -> None:
+        """Cancel the handlers that still run, and give their items back for up to `give_back_s` seconds; then cancel
+        the tasks that still run.
+        """
+        if await self._runner.close() and not await self._settled_within(give_back_s):
+            _log.warning(
+                "%d items could not be given back within %g s; each is delivered again when its lease ends",
+                len(self._leased),
+                give_back_s,
+            )
         await cancel_all(self._tasks)
 
 

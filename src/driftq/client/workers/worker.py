@@ -10,11 +10,13 @@ item are in `client/workers/item_handling`.
 
 A worker that stops takes no more items, finishes and settles those whose handlers run, and gives the waiting ones back
 for other workers. It still handles a waiting job at its last delivery, because giving that back would make it a dead
-letter.
+letter. A worker whose `run` is cancelled gives everything back: an item whose handler was cancelled is nacked without a
+delay, so it counts as an attempt, and its effect as failed.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, Unpack
 
 from driftq.client.client import AsyncClient
@@ -31,6 +33,8 @@ Item = TypeVar("Item")
 """The type of the items that a handler gets: `Job` or `Delivery`."""
 
 CONCURRENCY = 8
+_LEAVE_S, _GIVE_BACK_S = 5.0, 5.0
+"""How long a cancelled worker takes at most to leave its source, and then to give back its items."""
 
 
 class AsyncWorker(Generic[Item]):
@@ -93,7 +97,10 @@ class AsyncWorker(Generic[Item]):
         return AsyncWorker(source, handle, options)
 
     async def run(self) -> None:
-        """Work until `stop`, SIGTERM or SIGINT; then finish the handlers that run. Raise an error that ends it."""
+        """Work until `stop`, SIGTERM or SIGINT; then finish the handlers that run. Raise an error that ends it.
+
+        If this call is cancelled, cancel the handlers and give all items back, within ten seconds.
+        """
         loop, handling = asyncio.get_running_loop(), self.handling
         runner: Runner = LoopRunner(self._handle)
         if self._in_threads:
@@ -104,18 +111,18 @@ class AsyncWorker(Generic[Item]):
             stopping = loop.create_task(self._stopping.wait())
             try:
                 await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                self.stop()
-                await self._source.leave()
-                handling.release_ahead()
-                await asyncio.wait({feeding}, timeout=self._source.quit_s)
-                feeding.cancel()
-                ended = await asyncio.gather(feeding, return_exceptions=True)
+                ended = await self._leave(feeding)
                 await handling.drained(self._drain_s)
+            except asyncio.CancelledError:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LEAVE_S):
+                        await self._leave(feeding)
+                raise
             finally:
                 for task in (keeping, feeding, stopping):
                     task.cancel()
-                await handling.close()
-        failure = handling.failure or ended[0]
+                await handling.close(_GIVE_BACK_S)
+        failure = handling.failure or ended
         if failure is not None and not isinstance(failure, asyncio.CancelledError):
             raise failure
 
@@ -123,6 +130,16 @@ class AsyncWorker(Generic[Item]):
         """Take no more items; `run` returns when those it holds are settled. Must be called on the loop."""
         self._stopping.set()
         self.handling.stop()
+
+    async def _leave(self, feeding: asyncio.Task[None]) -> BaseException | None:
+        """Take no more items, and give back those ahead. Return the error that has ended `feeding`."""
+        self.stop()
+        await self._source.leave()
+        self.handling.release_ahead()
+        await asyncio.wait({feeding}, timeout=self._source.quit_s)
+        feeding.cancel()
+        (ended,) = await asyncio.gather(feeding, return_exceptions=True)
+        return ended
 
     async def _feed(self) -> None:
         async for held in self._source.taken(self.handling.room, self._lease_ms):

@@ -115,7 +115,7 @@ def test_handlers_keep_to_their_slots_and_one_round_is_taken_ahead() -> None:
         assert await more >= 1
         await _turns()
         assert running == {0, 1, 2, 3}
-        await handling.close()
+        await handling.close(0)
 
     asyncio.run(use())
 
@@ -141,7 +141,7 @@ def test_an_ack_follows_the_handler_and_counts_when_it_is_answered() -> None:
         held[2].settled(ConnectionError("gone"))
         assert (stats.acked, stats.lost) == (1, 2)
         await handling.drained(1.0)
-        await handling.close()
+        await handling.close(0)
 
     asyncio.run(use())
 
@@ -167,7 +167,7 @@ def test_another_delivery_of_what_is_being_handled_is_the_same_work() -> None:
         handling.take(third)
         await _turns()
         assert calls == [7, 7]
-        await handling.close()
+        await handling.close(0)
 
     asyncio.run(use())
 
@@ -204,12 +204,12 @@ def test_a_stop_gives_back_what_is_ahead_and_handles_what_must_not_go_back() -> 
         await draining
         assert (calls, held[0].became) == ([0, 2], ["nack later 0.5"])
         assert (stats.acked, stats.retried, stats.lost) == (1, 1, 0)
-        await handling.close()
+        await handling.close(0)
 
     asyncio.run(use())
 
 
-def test_a_handler_that_takes_longer_than_the_drain_is_cancelled() -> None:
+def test_a_handler_that_takes_longer_than_the_drain_is_cancelled_and_its_item_given_back() -> None:
     async def use() -> None:
         ended: list[str] = []
 
@@ -226,8 +226,24 @@ def test_a_handler_that_takes_longer_than_the_drain_is_cancelled() -> None:
         await _turns()
         handling.stop()
         await handling.drained(0.0)
-        await handling.close()
-        assert (ended, held.became, stats.acked) == (["cancelled"], [], 0)
+        await handling.close(5.0)
+        assert (ended, held.became, stats.acked) == (["cancelled"], ["nack the handler was cancelled 0"], 0)
+
+    asyncio.run(use())
+
+
+def test_an_item_whose_handler_raises_a_cancellation_is_delivered_again_and_keeps_no_slot() -> None:
+    async def use() -> None:
+        async def handle(number: int) -> None:
+            if number == 0:
+                raise asyncio.CancelledError
+
+        handling, _ = _handling(handle, 1)
+        cancelled, next_ = _Held(0), _Held(1)
+        handling.take(cancelled)
+        handling.take(next_)
+        await _turns(10)
+        assert (cancelled.became, next_.became) == (["nack the handler was cancelled None"], ["ack"])
 
     asyncio.run(use())
 
@@ -248,7 +264,7 @@ def test_acks_are_hurried_when_nothing_is_left_to_handle() -> None:
             go[number].set()
             await _turns()
             assert (number, source.hurried) == (number, hurried)
-        await handling.close()
+        await handling.close(0)
 
     asyncio.run(use())
 
@@ -278,7 +294,7 @@ def test_a_commit_holds_no_slot_and_another_delivery_meanwhile_is_the_same_work(
         first.settled(None)
         second.settled(None)
         assert stats.acked == 2
-        await handling.close()
+        await handling.close(0)
 
     asyncio.run(use())
 
@@ -310,6 +326,6 @@ def test_an_ack_that_commits_the_key_is_enough_and_where_it_is_lost_the_commit_f
         held[1].settled(None)
         await handling.drained(1.0)
         assert (stats.acked, stats.lost) == (2, 1)
-        await handling.close()
+        await handling.close(0)
 
     asyncio.run(use())
