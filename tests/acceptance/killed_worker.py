@@ -3,8 +3,9 @@
 MODE is `tasks` (each is an `AsyncWorker`, all on one loop) or `threads` (each is a `Worker` with threads of its own).
 
 Each handler adds a line to LOG when it begins and one when it has done its work, each with one write, so that a kill
-leaves whole lines: `begun KIND ID ATTEMPT` and `ended KIND ID ATTEMPT`. ATTEMPT is what the handler returns; no other
-call of a handler has the same. It works until SIGTERM.
+leaves whole lines: `begun KIND ID ATTEMPT` and `ended KIND ID ATTEMPT`. No two calls of handlers have the same ATTEMPT.
+The handler returns it, so that a commit stores it, or None for work with an even id, whose message is committed by its
+ack. It works until SIGTERM.
 """
 
 import asyncio
@@ -49,16 +50,21 @@ class Attempts:
         os.write(self._log, f"begun {self._kind} {work} {attempt}\n".encode())
         return attempt
 
-    def end(self, work: str, attempt: str) -> str:
-        """Write that a handler has done its work; return its attempt."""
+    def end(self, work: str, attempt: str) -> str | None:
+        """Write that a handler has done its work; return what the handler returns."""
         os.write(self._log, f"ended {self._kind} {work} {attempt}\n".encode())
-        return attempt
+        return attempt if has_result(work) else None
 
 
-def in_tasks(attempts: Attempts) -> Callable[[str], Awaitable[str]]:
+def has_result(work: str) -> bool:
+    """Whether the handler of the work with this id returns its attempt, and not None."""
+    return int(work) % 2 == 1
+
+
+def in_tasks(attempts: Attempts) -> Callable[[str], Awaitable[str | None]]:
     """Return the coroutine function that handles the work with this id."""
 
-    async def handle(work: str) -> str:
+    async def handle(work: str) -> str | None:
         attempt = attempts.begin(work)
         await asyncio.sleep(random.uniform(0, _HANDLER_S))
         return attempts.end(work, attempt)
@@ -66,10 +72,10 @@ def in_tasks(attempts: Attempts) -> Callable[[str], Awaitable[str]]:
     return handle
 
 
-def in_threads(attempts: Attempts) -> Callable[[str], str]:
+def in_threads(attempts: Attempts) -> Callable[[str], str | None]:
     """Return the plain function that handles the work with this id."""
 
-    def handle(work: str) -> str:
+    def handle(work: str) -> str | None:
         attempt = attempts.begin(work)
         time.sleep(random.uniform(0, _HANDLER_S))
         return attempts.end(work, attempt)
@@ -81,10 +87,10 @@ async def work_in_tasks(url: str, log: int) -> None:
     """Work until a signal comes."""
     handlers = {kind: in_tasks(Attempts(log, kind)) for kind in KINDS}
 
-    def of_job(kind: str) -> Callable[[Job], Awaitable[str]]:
+    def of_job(kind: str) -> Callable[[Job], Awaitable[str | None]]:
         return lambda job: handlers[kind](str(job.data))
 
-    def of_message(kind: str) -> Callable[[Delivery], Awaitable[str]]:
+    def of_message(kind: str) -> Callable[[Delivery], Awaitable[str | None]]:
         return lambda message: handlers[kind](message.envelope.idempotency_key)
 
     async with AsyncClient(url, retries=PATIENT) as client:
@@ -106,10 +112,10 @@ def work_in_threads(url: str, log: int) -> None:
     handlers = {kind: in_threads(Attempts(log, kind)) for kind in KINDS}
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-    def of_job(kind: str) -> Callable[[Job], str]:
+    def of_job(kind: str) -> Callable[[Job], str | None]:
         return lambda job: handlers[kind](str(job.data))
 
-    def of_message(kind: str) -> Callable[[Delivery], str]:
+    def of_message(kind: str) -> Callable[[Delivery], str | None]:
         return lambda message: handlers[kind](message.envelope.idempotency_key)
 
     def run(worker: Worker[Job] | Worker[Delivery]) -> None:
