@@ -21,7 +21,8 @@ _WAL = re.compile(r"wal-(\d{16})\.log")
 _SHARD = re.compile(r"shard-(\d{2,})")
 _PART = re.compile(r"part-(\d{16})\.bin")
 _SNAPSHOT = re.compile(r"snapshot-(\d{16})\.bin")
-_SEGMENT = re.compile(r"seg-(\d{16})\.([a-z]+)")
+_SEGMENT = re.compile(r"seg-([0-9]{16})\.([a-z]+)")
+HOT_SUFFIXES = frozenset(("data", "idx", "tags"))
 COLD_SUFFIXES = frozenset(("parquet", "del"))
 _TOPIC = re.compile(r"[0-9A-F]{8,}")
 
@@ -44,6 +45,15 @@ def _number(pattern: re.Pattern[str], name: str) -> int | None:
 def segment_file(topic_id: int, first_seq: int, suffix: str) -> str:
     """Return the path of a segment file, relative to the root of its tier."""
     return f"topics/{topic_id:08X}/seg-{first_seq:016}.{suffix}"
+
+
+def is_segment_file(path: str, suffixes: frozenset[str]) -> bool:
+    """Whether a path has the form that `segment_file` gives, with one of these suffixes."""
+    parts = path.split("/")
+    if len(parts) != 3 or parts[0] != "topics" or not _TOPIC.fullmatch(parts[1]):
+        return False
+    match = _SEGMENT.fullmatch(parts[2])
+    return match is not None and match[2] in suffixes
 
 
 class Layout:

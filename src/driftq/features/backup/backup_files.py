@@ -13,11 +13,13 @@ import re
 from msgspec import DecodeError, Struct, ValidationError, json
 from xxhash import xxh3_64_hexdigest
 
+from driftq.storage.layout import COLD_SUFFIXES, HOT_SUFFIXES, is_segment_file
 from driftq.system.disk import Disk, Site, read_file, write_fully
 
 FORMAT = 1
 MANIFEST, SNAPSHOT = "manifest.json", "snapshot.bin"
 _ID = re.compile(r"b\d{13}-[0-9a-f]{4}")
+_POOL_NAME = re.compile(r"[a-z]+-[0-9a-f]+-\d+")
 
 
 class PoolFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -74,6 +76,21 @@ def pool_path(to: str, name: str) -> str:
     return f"{to}/pool/{name}"
 
 
+def foreign_name(manifest: BackupManifest) -> str | None:
+    """Return a file name of a manifest that no backup of ours contains; None if there is none.
+
+    Anybody can compute the checksum of a manifest. So a name is used as a path only if it has the form that we write.
+    """
+    for stored in manifest.files:
+        tier_suffixes = COLD_SUFFIXES if stored.cold else HOT_SUFFIXES
+        if not is_segment_file(stored.path, tier_suffixes):
+            return stored.path
+        for content in (stored.content, stored.flags):
+            if content is not None and not _POOL_NAME.fullmatch(content.name):
+                return content.name
+    return None
+
+
 def is_backup_id(text: str) -> bool:
     """Whether a text has the form of a backup id. Only such a text may become part of a path."""
     return _ID.fullmatch(text) is not None
@@ -89,7 +106,7 @@ def write_manifest(disk: Disk, to: str, manifest: BackupManifest) -> None:
 
 
 def read_manifest(disk: Disk, to: str, backup_id: str) -> BackupManifest | None:
-    """Return the manifest of a backup, or None if it is missing or its checksum is wrong. Raise OSError."""
+    """Return the manifest of a backup, or None if it is missing, damaged or that of another id. Raise OSError."""
     try:
         content = read_file(disk, f"{backup_dir(to, backup_id)}/{MANIFEST}")
     except FileNotFoundError:
@@ -98,9 +115,10 @@ def read_manifest(disk: Disk, to: str, backup_id: str) -> BackupManifest | None:
     if rest.strip().decode("latin-1") != xxh3_64_hexdigest(line):
         return None
     try:
-        return json.decode(line, type=BackupManifest)
+        manifest = json.decode(line, type=BackupManifest)
     except (DecodeError, ValidationError):
         return None
+    return manifest if manifest.id == backup_id else None
 
 
 def newest_ts(disk: Disk, to: str) -> int | None:

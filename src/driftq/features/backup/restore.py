@@ -12,10 +12,10 @@ import posixpath
 from array import array
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
-from driftq.engine.files.topic_checkpoint import decode_topic
+from driftq.engine.files.topic_checkpoint import TopicCheckpoint, decode_topic
 from driftq.errors import NewerFormatError, NotFoundError, StartError
 from driftq.features.backup.backup_files import (
     FORMAT,
@@ -23,6 +23,7 @@ from driftq.features.backup.backup_files import (
     BackupManifest,
     StoredFile,
     backup_dir,
+    foreign_name,
     is_backup_id,
     pool_path,
     read_manifest,
@@ -82,6 +83,11 @@ class Restore:
             raise NewerFormatError(
                 f"the backup has format {manifest.format}; restore it with DriftQ {manifest.version}"
             )
+        if (name := foreign_name(manifest)) is not None:
+            raise StartError(
+                f"the manifest of backup {manifest.id} names {name!r}, a path that no backup contains; "
+                "do not use a backup directory that others can write"
+            )
         self._check_target()
         snapshot = self._read_snapshot()
         make_directory(self._disk, self._layout.data)
@@ -116,14 +122,23 @@ class Restore:
     def _snapshot_bytes(self) -> bytes:
         content = read_file(self._disk, f"{backup_dir(self._source, self.manifest.id)}/{SNAPSHOT}")
         if xxh3_64_hexdigest(content) != self.manifest.snapshot.checksum:
-            raise StartError(f"the state of backup {self.manifest.id} is damaged; restore an older one with --id")
+            raise self._damaged()
         return content
 
     def _read_snapshot(self) -> Snapshot:
         snapshot = decode_snapshot(self._snapshot_bytes())
         if snapshot is None:
-            raise StartError(f"the state of backup {self.manifest.id} is damaged; restore an older one with --id")
+            raise self._damaged()
         return snapshot
+
+    def _topics(self, snapshot: Snapshot) -> list[TopicCheckpoint]:
+        try:
+            return list(map(decode_topic, snapshot.topics))
+        except DecodeError as error:
+            raise self._damaged() from error
+
+    def _damaged(self) -> StartError:
+        return StartError(f"the state of backup {self.manifest.id} is damaged; restore an older one with --id")
 
     def _target(self, stored: StoredFile) -> str:
         return f"{self._layout.cold if stored.cold else self._layout.data}/{stored.path}"
@@ -131,7 +146,7 @@ class Restore:
     def _indexes(self, snapshot: Snapshot) -> dict[str, BlockIndex]:
         """Return the block index of each `.data` file, by its path."""
         found: dict[str, BlockIndex] = {}
-        for state in map(decode_topic, snapshot.topics):
+        for state in self._topics(snapshot):
             for segment in state.segments:
                 if segment.cells is not None:
                     path = segment_file(state.topic_id, segment.first_seq, "data")
@@ -158,7 +173,10 @@ class Restore:
             if (place, digest.hexdigest()) != (stored.content.bytes, stored.content.checksum):
                 raise StartError(f"{stored.content.name} of the backup is damaged; restore an older one with --id")
             if stored.flags is not None:
-                self._set_flags(stored, indexes[stored.path], lambda flags, at: write_fully(made, [flags], at))
+                index = indexes.get(stored.path)
+                if index is None:
+                    raise self._damaged()
+                self._set_flags(stored, index, lambda flags, at: write_fully(made, [flags], at))
             made.sync(Site.BACKUP_FILE)
         finally:
             source.close()

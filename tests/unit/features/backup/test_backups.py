@@ -2,19 +2,25 @@
 
 import logging
 import random
+from contextlib import suppress
+from functools import cache
 
 import pytest
+from msgspec import json, structs
+from xxhash import xxh3_64_hexdigest
 
-from driftq.errors import NotFoundError, StartError, ThrottledError
-from driftq.features.backup.backup_files import read_manifests
+from driftq.errors import NewerFormatError, NotFoundError, StartError, ThrottledError
+from driftq.features.backup.backup_files import read_manifests, write_manifest
 from driftq.features.backup.backups import Backup
 from driftq.features.backup.restore import Restore
 from driftq.model.topic_config import Durability
 from driftq.offline.verification import verify
 from driftq.storage.layout import Layout
+from driftq.system.disk import read_file
 from driftq.system.entropy import SystemEntropy
 from driftq.system.log_facts import FACTS
 from driftq.testing import SimDisk
+from tests.golden.directory import files_of
 from tests.unit.offline.life import Life, contents, overwrite
 
 TO = "/to"
@@ -148,6 +154,98 @@ def test_every_flipped_byte_of_a_backup_is_found_by_a_restore() -> None:
         with pytest.raises((StartError, NotFoundError), match=r"damaged|no complete backup"):
             Restore(disk, TO, Layout(disk, "/new", "/newcold"), SystemEntropy()).run()
         assert not disk.names("/new/meta")
+
+
+HOSTILE_PATHS = (
+    "../../victim/.profile",
+    "topics/00000001/../../../victim",
+    "/victim",
+    "meta/snapshot-0000000000000001.bin",
+    "topics/00000001/seg-0000000000000001.data/x",
+    "topics/00000001/seg-0000000000000001.del",
+    ".driftq.lock",
+)
+
+
+@pytest.mark.parametrize("path", HOSTILE_PATHS)
+def test_a_manifest_that_names_a_foreign_path_is_refused_before_anything_is_written(path: str) -> None:
+    """proves: G-IO-16"""
+    life = begun()
+    backup = backed_up(life)
+    manifest = read_manifests(life.disk, TO)[-1]
+    other = structs.replace(manifest.files[0], path=path, cold=False)
+    write_manifest(life.disk, TO, structs.replace(manifest, files=[other, *manifest.files[1:]]))
+    before = _all_files(life.disk)
+    with pytest.raises(StartError, match="a path that no backup contains"):
+        Restore(life.disk, TO, Layout(life.disk, "/new", "/newcold"), SystemEntropy(), backup.id).run()
+    assert _all_files(life.disk) == before
+
+
+def test_a_manifest_that_names_a_file_outside_the_pool_is_refused() -> None:
+    """proves: G-IO-16"""
+    life = begun()
+    backed_up(life)
+    manifest = read_manifests(life.disk, TO)[-1]
+    for changes in (
+        {"content": structs.replace(manifest.files[0].content, name="../../etc/shadow")},
+        {"flags": structs.replace(manifest.files[0].content, name="flags-../../x-1")},
+    ):
+        files = [structs.replace(manifest.files[0], **changes), *manifest.files[1:]]
+        write_manifest(life.disk, TO, structs.replace(manifest, files=files))
+        with pytest.raises(StartError, match="a path that no backup contains"):
+            Restore(life.disk, TO, Layout(life.disk, "/new", "/newcold"), SystemEntropy()).run()
+
+
+def test_a_manifest_in_the_directory_of_another_backup_is_not_used() -> None:
+    life = begun()
+    backup = backed_up(life)
+    path = f"{TO}/backups/{backup.id}/manifest.json"
+    line, _, _ = read_file(life.disk, path).partition(b"\n")
+    line = line.replace(backup.id.encode(), b"../../elsewhere/bbbb")
+    file = life.disk.create(path)
+    file.pwritev([b"%b\n%b\n" % (line, xxh3_64_hexdigest(line).encode())], 0)
+    file.close()
+    with pytest.raises(NotFoundError, match="no complete backup"):
+        Restore(life.disk, TO, Layout(life.disk, "/new", "/newcold"), SystemEntropy(), backup.id)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_restore_of_a_mutated_manifest_is_refused_or_complete(seed: int) -> None:
+    """proves: G-IO-16; the checksum of the manifest is right, as that of an attacker is."""
+    life = _backed_up_life()
+    rng = random.Random(seed)
+    backup = read_manifests(life.disk, TO)[-1]
+    disk = life.disk.fork()
+    path = f"{TO}/backups/{backup.id}/manifest.json"
+    line = bytearray(json.encode(backup))
+    for _ in range(rng.choice((1, 2, 5))):
+        place = rng.randrange(len(line))
+        line[place : place + rng.choice((0, 1, 1, 3))] = rng.choice(
+            (b"", b"0", b"/", b"..", b"null", b'"', b"9999999", b"a")
+        )
+    file = disk.create(path)
+    file.pwritev([b"%b\n%b\n" % (bytes(line), xxh3_64_hexdigest(bytes(line)).encode())], 0)
+    file.close()
+    outside = _all_files(disk, _OUTSIDE)
+    with suppress(StartError, NotFoundError, NewerFormatError, FileNotFoundError):
+        Restore(disk, TO, Layout(disk, "/new", "/newcold"), SystemEntropy()).run()
+    assert _all_files(disk, _OUTSIDE) == outside
+
+
+_OUTSIDE = ("/data", "/cold", TO)
+
+
+def _all_files(disk: SimDisk, roots: tuple[str, ...] = (*_OUTSIDE, "/new", "/newcold")) -> dict[str, bytes]:
+    """Return the content of every file below these directories."""
+    return {path: content for root in roots for path, content in files_of(disk, root).items()}
+
+
+@cache
+def _backed_up_life() -> Life:
+    """A server with one backup. Do not change it: take a fork of its disk."""
+    life = begun()
+    backed_up(life)
+    return life
 
 
 def test_a_directory_that_is_not_empty_is_refused() -> None:
