@@ -47,6 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint_interval_ms: int = 60_000
     stage_ttl_ms: int = 3_600_000
     reset_wal: bool = False
+    group_read: bool = False
     api_keys_given: bool = False
     """Whether there are API keys. The keys themselves are never in the settings, so that no output can show them."""
     allow_insecure_no_auth: bool = False
@@ -170,6 +171,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(_STORE, "checkpoint_wal_bytes", "Take a checkpoint after this many bytes of WAL.", least=1),
     Option(_STORE, "checkpoint_interval_ms", "Take a checkpoint at least this often while there are writes."),
     Option(_STORE, "stage_ttl_ms", "How long a staged write waits for its commit."),
+    Option(
+        _STORE,
+        "group_read",
+        "Let the group of the server's user read new files, for readers in place; without it, only the owner can.",
+    ),
     Option(_STORE, "reset_wal", "Start empty; existing data is renamed to `.bak.<seconds>`, never deleted."),
     Option(
         _SAFETY, "allow_insecure_no_auth", "Listen on an address that other machines can reach, even without API keys."

@@ -195,6 +195,14 @@ def read_file(disk: Disk, path: str) -> bytes:
         file.close()
 
 
+_FILE_MODE, _DIRECTORY_MODE = 0o640, 0o750
+
+
+def keep_private(*, group_read: bool) -> None:
+    """Make new files of this process and its children private to their owner, or readable for their group too."""
+    os.umask(0o027 if group_read else 0o077)
+
+
 class OsFile:
     """A file of the operating system."""
 
@@ -277,12 +285,17 @@ class OsDisk:
     __slots__ = ()
 
     def open(self, path: str) -> OsFile:
-        """Open an existing file for reading and writing."""
-        return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        """Open an existing file for reading and writing; for reading only if this user may not write it."""
+        try:
+            return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+            return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def create(self, path: str) -> OsFile:
-        """Create a file, or cut an existing one to 0 bytes."""
-        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        """Create a file that other users cannot read (`keep_private`), or cut an existing one to 0 bytes."""
+        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE))
 
     def names(self, directory: str) -> list[str]:
         """Return the sorted names in a directory."""
@@ -298,7 +311,7 @@ class OsDisk:
     def mkdir(self, path: str) -> bool:
         """Make one directory whose parent exists."""
         try:
-            os.mkdir(path)
+            os.mkdir(path, _DIRECTORY_MODE)
         except FileExistsError:
             return False
         return True

@@ -61,8 +61,10 @@ class OsLock:
 def take_lock(path: str, content: bytes) -> OsLock:
     """Take the lock, or raise LockHeldError. If the owner is dead, wait for its writer processes first."""
     wait_for_orphans(path)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            os.fchmod(fd, 0o600)  # who can read the file can hold the lock
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
@@ -86,7 +88,7 @@ def wait_for_orphans(path: str) -> bool:
     blocks, so a server calls it before it has a loop.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return True  # `take_lock` reports the error
     try:

@@ -24,7 +24,7 @@ from driftq.offline.verification import Verification
 from driftq.server import Server
 from driftq.storage.layout import Layout
 from driftq.system.clock import SystemClock
-from driftq.system.disk import OsDisk
+from driftq.system.disk import OsDisk, keep_private
 from driftq.system.machine import read_boot_id
 from driftq.system.runtime import AsyncioRuntime
 
@@ -40,9 +40,14 @@ _FILE = ("file", "kind", "bytes", "items", "records", "holds")
 
 
 def settings_of(data_dir: str | None, cold_dir: str | None) -> Settings:
-    """Return the settings of the server that a directory belongs to. Raise StartError if they are invalid."""
+    """Return the settings of the server that a directory belongs to. Raise StartError if they are invalid.
+
+    New files of this process get the modes that the server would give them.
+    """
     given = {"data_dir": data_dir, "cold_dir": cold_dir}
-    return read_settings(os.environ, {name: value for name, value in given.items() if value is not None})
+    settings = read_settings(os.environ, {name: value for name, value in given.items() if value is not None})
+    keep_private(group_read=settings.group_read)
+    return settings
 
 
 def layout_of(settings: Settings) -> Layout:

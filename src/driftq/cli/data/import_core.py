@@ -16,7 +16,7 @@ from driftq.errors import DriftQError
 from driftq.offline.driftq_core.core_import import CoreImport, ImportReport
 from driftq.server import Server
 from driftq.system.clock import SystemClock
-from driftq.system.disk import OsDisk
+from driftq.system.disk import OsDisk, keep_private
 from driftq.system.machine import read_boot_id
 from driftq.system.runtime import AsyncioRuntime, run
 
@@ -38,6 +38,7 @@ def run_import(file: Path, data_dir: str | None, *, as_json: bool) -> int:
     flags = {} if data_dir is None else {"data_dir": data_dir}
     try:
         settings = read_settings(os.environ, flags)
+        keep_private(group_read=settings.group_read)
         with progress("importing", file.stat().st_size, in_bytes=True) as tell:
             report = asyncio.run(_import(file, settings, tell))
     except DriftQError as error:

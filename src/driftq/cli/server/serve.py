@@ -38,7 +38,7 @@ from driftq.model.units import NS_PER_MS
 from driftq.server import Server
 from driftq.storage.layout import Layout
 from driftq.system.clock import SystemClock
-from driftq.system.disk import Disk, OsDisk
+from driftq.system.disk import Disk, OsDisk, keep_private
 from driftq.system.hang_guard import Patience, PatientDisk
 from driftq.system.lock import ORPHANS_S, holders, wait_for_orphans
 from driftq.system.log_facts import facts
@@ -68,6 +68,7 @@ def run_server(flags: dict[str, Value]) -> int:
         settings = read_settings(os.environ, flags)
         keys = ApiKeys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
         start_log(settings.log_level, settings.log_format)
+        keep_private(group_read=settings.group_read)
         _allow_handles(settings)
         keep_freed_memory()
         collect_seldom()
