@@ -47,6 +47,31 @@ class SegmentManifest(Struct):
     performance: Performance
 
 
+class ManifestRow(Struct, omit_defaults=True):
+    """One topic in an answer about many topics: its state, sealed segments and holes."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    count: int
+    bytes: int
+    last_ts: int | None
+    holes: list[HoleRow]
+    segments: list[SegmentRow]
+    reach_seq: int | UnsetType = UNSET
+
+
+class SegmentManifests(Listing):
+    """The manifests of many topics, sorted by name. Topics that do not exist are absent."""
+
+    server_id: str
+    hot_root: str
+    cold_root: str | None
+    topics: list[ManifestRow]
+
+
 class CursorMoved(Struct):
     """The answer to a PUT of a cursor."""
 

@@ -31,6 +31,19 @@ def live_after(topic: Topic, cursor: int, limit: int) -> list[int]:
     return found
 
 
+def end_of_live(topic: Topic, cursor: int, records: int) -> int:
+    """Return the seq of the last of the next `records` live records after a cursor; the head if there are fewer."""
+    first, left = max(cursor + 1, topic.earliest), records
+    for part in topic.parts(first):
+        low = max(first - part.first_seq, 0)
+        dead = topic.dead_of(part)
+        live = part.count - low if dead is None else dead.flags[low:].translate(FLAGS_TO_LIVE).count(1)
+        if live >= left:
+            return live_after(topic, part.first_seq + low - 1, left)[-1]
+        left -= live
+    return topic.head
+
+
 def live_until(topic: Topic, last: int) -> list[int]:
     """Return the seqs of all live records up to and including `last`."""
     found = live_after(topic, 0, max(0, last - topic.earliest + 1))

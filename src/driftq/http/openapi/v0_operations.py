@@ -14,7 +14,7 @@ from driftq.http.openapi.v1_operations import OPERATIONS as BROKER_OPERATIONS
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v0 import backups, cursors, queues, routers, staging
+from driftq.http.v0 import backups, cursors, queues, routers, segments, staging
 from driftq.http.v0.bodies import ARROW
 from driftq.http.v0.records import record_bodies as wire
 from driftq.http.v0.streams import watch_bodies as watch_wire
@@ -165,6 +165,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="List the sealed segments, for readers that open the files themselves.",
         reply=additions.SegmentManifest,
         errors=(404,),
+    ),
+    ("POST", "/v0/segments"): Operation(
+        summary="List the sealed segments of many topics: those named, at most 1000, or a page of all.",
+        body=segments.ManifestsBody,
+        body_required=False,
+        reply=additions.SegmentManifests,
     ),
     ("POST", "/v0/backups"): Operation(
         summary="Start a backup of all topics into a directory on the server's machine.",

@@ -182,6 +182,54 @@ def test_the_manifest_names_sealed_segments_and_their_roots(rig: ServerRig) -> N
     assert rig.ok("GET", "/v0/topics/s/segments")["server_id"] == found["server_id"]
 
 
+def test_one_request_answers_the_manifests_of_many_topics(rig: ServerRig) -> None:
+    for name in ("a-1", "a-2", "b"):
+        rig.ok("PUT", f"/v0/topics/{name}", {"durability": "fsync"})
+    for number in range(20):
+        rig.write("a-1", number)
+    rig.write("b", 1)
+    rig.advance(50)
+    found = rig.ok("POST", "/v0/segments", {"topics": ["b", "a-1", "none"]})
+    one = rig.ok("GET", "/v0/topics/a-1/segments")
+    assert [row["topic"] for row in found["topics"]] == ["a-1", "b"]
+    assert (found["server_id"], found["hot_root"], found["cold_root"]) == (one["server_id"], "/data", None)
+    row = found["topics"][0]
+    assert (row["epoch"], row["head_seq"], row["earliest_seq"], row["evict_floor"]) == (one["epoch"], 20, 1, 1)
+    assert (row["segments"], row["holes"], row["count"]) == (one["segments"], [], 20)
+    state = rig.ok("GET", "/v0/topics/a-1")
+    assert (row["bytes"], row["last_ts"]) == (state["bytes"], state["last_write_ts"])
+    page = rig.ok("POST", "/v0/segments", {"prefix": "a-", "page_size": 1})
+    assert [row["topic"] for row in page["topics"]] == ["a-1"]
+    rest = rig.ok("POST", "/v0/segments", {"prefix": "a-", "cursor": page["next_cursor"]})
+    assert [row["topic"] for row in rest["topics"]] == ["a-2"]
+    assert "next_cursor" not in rest
+    assert (rest["topics"][0]["head_seq"], rest["topics"][0]["last_ts"]) == (0, None)
+    everything = rig.ok("POST", "/v0/segments", {})
+    assert [row["topic"] for row in everything["topics"]] == ["a-1", "a-2", "b", "t"]
+
+
+def test_manifests_say_where_a_number_of_live_records_ends(rig: ServerRig) -> None:
+    for tag, count in (("x", 100), ("y", 10)):
+        rig.ok("POST", TOPIC, {"records": [{"data": n, "tag": tag} for n in range(count)]})
+    rig.ok("POST", f"{TOPIC}/delete", {"match": "x"})
+    rig.write("t", *range(5))
+
+    def reach(seq: int, records: int) -> int:
+        asked = {"topics": ["t"], "after": {"t": {"seq": seq, "records": records}}}
+        return int(rig.ok("POST", "/v0/segments", asked)["topics"][0]["reach_seq"])
+
+    assert [reach(0, 1), reach(0, 10), reach(0, 11), reach(105, 3)] == [101, 110, 111, 108]
+    assert [reach(0, 15), reach(0, 16), reach(115, 1), reach(900, 1)] == [115, 115, 115, 115]
+    assert "reach_seq" not in rig.ok("POST", "/v0/segments", {"topics": ["t"]})["topics"][0]
+
+
+@pytest.mark.parametrize(
+    "body", [{"topics": ["t"] * 1001}, {"topics": "t"}, {"after": {"t": {"seq": -1, "records": 1}}}, {"cursor": "%"}]
+)
+def test_a_request_for_manifests_that_means_nothing_is_refused(rig: ServerRig, body: dict[str, Any]) -> None:
+    assert rig.code("POST", "/v0/segments", body) == (400, "invalid_request")
+
+
 def test_the_cold_root_is_marked_before_it_is_named() -> None:
     rig = ServerRig(cold_dir="/cold")
     rig.ok("PUT", TOPIC, {})
