@@ -3,7 +3,10 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, Not
 from driftq.client.transport.new_records import JsonLinesReader
 from driftq.client.transport.retry import Retries
 from tests.acceptance.hostile_server import heard, hostile, reply
-from tests.acceptance.process import ServerProcess
+from tests.acceptance.process import PATIENCE_S, ServerProcess, environment
 from tests.acceptance.restarting import PATIENT, restarting
 from tests.acceptance.tap import tapped
 
@@ -111,6 +114,23 @@ def test_a_failure_that_no_handle_has_shown_is_raised_by_flush_or_close(client: 
     assert data_of(client, "producer-refused") == ["fits"]
 
 
+def test_all_failures_that_no_handle_has_shown_are_reported(client: Client) -> None:
+    out = client.topic("producer-two").producer(linger_ms=0, max_batch=1)
+    out.append("a", tag="t" * 300)
+    out.append("fits")
+    out.append("b", node="n" * 5000)
+    shown = out.append("c", tag="t" * 400)
+    with pytest.raises(BadRequestError):
+        shown.result(30)
+    with pytest.raises(BadRequestError, match="tag is 300 bytes") as caught:
+        out.close()
+    (note,) = caught.value.__notes__
+    assert "BadRequestError" in note
+    assert "node is 5000 bytes" in note
+    out.close()
+    assert data_of(client, "producer-two") == ["fits"]
+
+
 def test_a_failure_that_a_handle_has_shown_is_not_raised_again(client: Client) -> None:
     with client.topic("producer-shown").producer() as out:
         handle = out.append("x", tag="t" * 300)
@@ -128,7 +148,7 @@ def test_an_error_of_the_caller_is_not_replaced_by_one_of_the_producer(client: C
 
 def test_what_waits_is_bounded_and_an_append_waits_for_room() -> None:
     asked, go = threading.Event(), threading.Event()
-    written = b'{"first_seq":1,"last_seq":1,"head_seq":1,"count":1}'
+    written = b'{"topic":"t","first_seq":1,"last_seq":1,"head_seq":1,"count":1}'
 
     def play(connection: object, _: int) -> None:
         while True:
@@ -148,6 +168,7 @@ def test_what_waits_is_bounded_and_an_append_waits_for_room() -> None:
         go.set()
         blocked.join(5)
         assert not blocked.is_alive()
+        out.close()
 
 
 def test_nothing_is_doubled_or_reordered_when_the_server_dies(tmp_path: Path) -> None:
@@ -206,19 +227,72 @@ def test_records_know_their_seqs_after_a_lost_answer(client: Client, cli_server:
 
 
 def test_a_forked_child_needs_a_producer_of_its_own(client: Client) -> None:
-    with client.topic("producer-fork").producer() as out:
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
+    out = client.topic("producer-fork").producer(linger_ms=60_000)
+    handle = out.append("of the parent")
+    uses: list[Callable[[], object]] = [lambda: out.append(1), out.flush, out.close, handle.result]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        for use in uses:
             try:
-                out.append(1)
+                use()
             except RuntimeError as error:
-                os.write(writing, str(error).encode())
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert b"create a new one there" in os.read(reading, 1000)
-        os.close(reading)
-        os.close(writing)
+                os.write(writing, f"{error}\n".encode())
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        errors = pipe.read().splitlines()
+    assert status == 0
+    assert len(errors) == len(uses)
+    assert all("create a new one there" in error for error in errors)
+    out.close()
+    assert handle.result(0) == 1
+    assert data_of(client, "producer-fork") == ["of the parent"]
+
+
+_UNCLOSED = """
+import sys
+from driftq.client import Client
+client = Client(sys.argv[1], timeout=1, retries=0)
+out = client.topic("producer-exit").producer(linger_ms=60_000)
+for number in range(10):
+    out.append(number)
+"""
+
+
+def ended(url: str) -> str:
+    """What a process logs that appends ten records and ends without closing its producer."""
+    command = [sys.executable, "-c", _UNCLOSED, url]
+    return subprocess.run(
+        command, capture_output=True, env=environment(), text=True, timeout=PATIENCE_S, check=True
+    ).stderr
+
+
+def test_a_process_that_ends_without_closing_its_producer_writes_the_rest(client: Client) -> None:
+    assert ended(client.url) == ""
+    assert data_of(client, "producer-exit") == list(range(10))
+
+
+def test_a_process_that_ends_and_cannot_write_the_rest_says_how_much_is_lost() -> None:
+    text = ended("http://127.0.0.1:1")
+    assert "10 appends" in text
+    assert "cannot be reached" in text
+
+
+def test_an_event_loop_that_ends_before_its_producer_logs_what_is_lost(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use() -> None:
+        out = AsyncClient(url).topic("producer-loop").producer(linger_ms=60_000)
+        for n in range(3):
+            await out.append(n)
+        await asyncio.sleep(0)
+
+    asyncio.run(use())
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("driftq.client.producer")]
+    assert "3 appends" in line
 
 
 def test_the_asynchronous_producer_does_the_same(url: str) -> None:

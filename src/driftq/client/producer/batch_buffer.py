@@ -12,6 +12,8 @@ from driftq.client.transport.plan import Plan
 R = TypeVar("R")
 
 _BATCH_BYTES = 1 << 20
+_NOTES_MAX = 10
+"""How many further errors an error names."""
 
 MakePlan = Callable[[list[bytes]], Plan[Sequence[R]]]
 """Makes the plan that writes encoded records; its answer has one result per record."""
@@ -20,13 +22,15 @@ MakePlan = Callable[[list[bytes]], Plan[Sequence[R]]]
 class Batch(Generic[R]):
     """Records that are sent together, and their results."""
 
-    __slots__ = ("error", "flushing", "plan", "records", "results", "settled", "shown", "size")
+    __slots__ = ("count", "error", "flushing", "plan", "records", "results", "settled", "shown", "size")
 
     def __init__(self, settled: Any) -> None:
         self.plan: MakePlan[R] | None = None
         """Makes the call for this batch, if it is not the usual one of the producer."""
         self.records: list[bytes] = []
         self.size = 0
+        self.count = 0
+        """The number of appends in the batch, once it is settled."""
         self.flushing = False
         """Whether the batch is sent without waiting for more records."""
         self.results: Sequence[R] = ()
@@ -47,6 +51,11 @@ class Batch(Generic[R]):
             self.shown = True
             raise self.error
         return self.results
+
+
+def named(error: BaseException | None) -> str:
+    """Return the type and the text of an error."""
+    return f"{type(error).__name__}: {error}"
 
 
 class _Handle(Generic[R]):
@@ -176,6 +185,7 @@ class AppendBuffer(Generic[R]):
         batch.results, batch.error = results, error
         self.on_its_way = None
         self.buffered -= batch.size
+        batch.count = len(batch.records)
         batch.records = []
         if error is not None:
             self.failed.append(batch)
@@ -185,12 +195,28 @@ class AppendBuffer(Generic[R]):
         """Mark all batches to be sent without waiting for more; return those that are not settled."""
         for batch in self.waiting:
             batch.flushing = True
+        return self.unsettled()
+
+    def unsettled(self) -> list[Batch[R]]:
+        """Return the batches whose records are not known to be written, in order."""
         return [*([self.on_its_way] if self.on_its_way is not None else []), *self.waiting]
 
-    def raise_unshown(self) -> None:
-        """Raise the first error that was not raised to any caller."""
+    def unshown(self) -> list[BaseException]:
+        """Return the errors of batches that were not raised to any caller; from now on they count as raised."""
         failed, self.failed = self.failed, []
+        errors = [batch.error for batch in failed if batch.error is not None and not batch.shown]
         for batch in failed:
-            if not batch.shown and batch.error is not None:
-                batch.shown = True
-                raise batch.error
+            batch.shown = True
+        return errors
+
+    def raise_unshown(self) -> None:
+        """Raise the first error that was not raised to any caller, with a note for each of the others."""
+        errors = self.unshown()
+        if not errors:
+            return
+        first, *others = errors
+        for error in others[:_NOTES_MAX]:
+            first.add_note(f"another batch of this producer failed too: {named(error)}")
+        if len(others) > _NOTES_MAX:
+            first.add_note(f"{len(others) - _NOTES_MAX} more batches of this producer failed")
+        raise first

@@ -12,15 +12,22 @@ Invariants
   the latest `linger_ms` after its first record. It has idempotency keys, so a retry never writes it twice.
 - At most `max_bytes` are buffered, including the batch that is being sent: an append that would exceed this waits for
   room. A single record above `max_bytes` waits until the buffer is empty.
-- If a batch fails, all its handles fail and no others. `flush` and `close` raise an error that no handle has raised, so
-  no error is lost.
+- If a batch fails, all its handles fail and no others. `flush` and `close` raise the first error that no handle has
+  raised, with a note for each further one, so no error is lost.
+- A process that ends without `close` writes the rest at its exit, and waits up to 10 s for it. An error is logged for
+  what is not written then, and for the rest of an asyncio producer whose event loop ends.
+- In a forked child the producers of its parent raise RuntimeError: their senders run in the parent, which writes all
+  their records.
 """
 
 import asyncio
+import atexit
+import logging
 import os
 import threading
 from collections.abc import Sequence
 from typing import Any, Generic
+from weakref import WeakSet
 
 from driftq.client.errors import ClosedError
 from driftq.client.producer.batch_buffer import (
@@ -31,6 +38,7 @@ from driftq.client.producer.batch_buffer import (
     AsyncAppendedLines,
     MakePlan,
     R,
+    named,
 )
 from driftq.client.transport.drivers import AsyncClosing, AsyncDriver, Closing, Driver, Kind
 from driftq.client.transport.thread_pool import start_thread
@@ -38,6 +46,10 @@ from driftq.client.transport.thread_pool import start_thread
 LINGER_MS = 2.0
 BATCH_RECORDS = 500
 BUFFER_BYTES = 16 << 20
+_EXIT_S = 10.0
+"""How long a process that ends waits for a producer. After one that takes longer, it waits for no other."""
+
+_log = logging.getLogger(__name__)
 
 
 class Producer(Closing, Generic[R]):
@@ -50,10 +62,12 @@ class Producer(Closing, Generic[R]):
         self._buffer: AppendBuffer[R] = AppendBuffer(max_batch, max_bytes, threading.Event)
         lock = threading.Lock()
         self._work, self._room = threading.Condition(lock), threading.Condition(lock)
-        self._process = os.getpid()
+        self._is_forked = False
         self._thread = start_thread("driftq-producer", self._run)
+        _open_producers.add(self)
 
     def _add(self, record: bytes) -> Appended[R]:
+        self._check_process()
         with self._work:
             self._wait_for_room(len(record))
             batch, index = self._buffer.add(record)
@@ -63,6 +77,7 @@ class Producer(Closing, Generic[R]):
         return Appended(batch, index)
 
     def _add_alone(self, records: bytes, plan: MakePlan[R]) -> AppendedLines[R]:
+        self._check_process()
         with self._work:
             self._wait_for_room(len(records))
             batch = self._buffer.add_alone(records, plan)
@@ -70,8 +85,6 @@ class Producer(Closing, Generic[R]):
         return AppendedLines(batch, 0)
 
     def _wait_for_room(self, size: int) -> None:
-        if os.getpid() != self._process:
-            raise RuntimeError("a producer cannot be used in a forked child process; create a new one there")
         buffer = self._buffer
         while not buffer.closed and not buffer.has_room(size):
             self._room.wait()
@@ -79,7 +92,10 @@ class Producer(Closing, Generic[R]):
             raise ClosedError("the producer is closed")
 
     def flush(self) -> None:
-        """Wait until all appended records are written. Raise the first error that no handle has raised."""
+        """Wait until all appended records are written. Raise the first error that no handle has raised, with a note
+        for each further one.
+        """
+        self._check_process()
         with self._work:
             batches = self._buffer.flush()
             self._work.notify()
@@ -88,21 +104,50 @@ class Producer(Closing, Generic[R]):
         self._buffer.raise_unshown()
 
     def close(self) -> None:
-        """Write all appended records, then stop. Raise the first error that no handle has raised."""
+        """Write all appended records, then stop. Raise the first error that no handle has raised, with a note for each
+        further one.
+        """
+        self._check_process()
         self._stop()
         self._buffer.raise_unshown()
 
     def __exit__(self, kind: Kind, error: BaseException | None, at: Any) -> None:
-        self._stop()
         if error is None:
-            self._buffer.raise_unshown()
+            self.close()
+        elif not self._is_forked:
+            self._stop()
 
     def _stop(self) -> None:
+        self.send_rest()
+        self._thread.join()
+        _open_producers.discard(self)
+
+    def send_rest(self) -> None:
+        """Accept no more records, and send those that are buffered without waiting for more."""
         with self._work:
             self._buffer.closed = True
             self._work.notify()
             self._room.notify_all()
-        self._thread.join()
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise RuntimeError(_FORKED)
+
+    def ended_within(self, wait_s: float) -> bool:
+        """Wait up to `wait_s` seconds until all records are sent; log those that are not written. Return whether all
+        were sent.
+        """
+        self._thread.join(wait_s)
+        _log_lost(self._buffer)
+        return not self._thread.is_alive()
+
+    def forget(self) -> None:
+        """Fail all calls and handles, in a child process that was just forked. The locks may be held forever."""
+        self._is_forked = True
+        for batch in self._buffer.unsettled():
+            batch.error = RuntimeError(_FORKED)
+            batch.settled = threading.Event()
+            batch.settled.set()
 
     def _run(self) -> None:
         buffer = self._buffer
@@ -124,6 +169,39 @@ class Producer(Closing, Generic[R]):
             with self._work:
                 buffer.settle(batch, results, failure)
                 self._room.notify_all()
+
+
+_FORKED = "a producer cannot be used in a forked child process; create a new one there"
+_open_producers: WeakSet[Producer[Any]] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    producers, wait_s = list(_open_producers), _EXIT_S
+    for producer in producers:
+        producer.send_rest()
+    for producer in producers:
+        if not producer.ended_within(wait_s):
+            wait_s = 0.0
+
+
+def _forget_all() -> None:
+    for producer in list(_open_producers):
+        producer.forget()
+    _open_producers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _log_lost(buffer: AppendBuffer[Any]) -> None:
+    """Log the appends that are not written when their producer ends without `close`, and the errors of others."""
+    for batch in buffer.failed:
+        if not batch.shown:
+            _log.error("%d appends of a producer that was not closed failed: %s", batch.count, named(batch.error))
+    count = sum(len(batch.records) for batch in buffer.unsettled())
+    if count:
+        _log.error("%d appends of a producer that was not closed are lost or not confirmed", count)
 
 
 class AsyncProducer(AsyncClosing, Generic[R]):
@@ -164,7 +242,9 @@ class AsyncProducer(AsyncClosing, Generic[R]):
             raise ClosedError("the producer is closed")
 
     async def flush(self) -> None:
-        """Wait until all appended records are written. Raise the first error that no handle has raised."""
+        """Wait until all appended records are written. Raise the first error that no handle has raised, with a note
+        for each further one.
+        """
         batches = self._buffer.flush()
         self._work.set()
         for batch in batches:
@@ -172,7 +252,9 @@ class AsyncProducer(AsyncClosing, Generic[R]):
         self._buffer.raise_unshown()
 
     async def close(self) -> None:
-        """Write all appended records, then stop. Raise the first error that no handle has raised."""
+        """Write all appended records, then stop. Raise the first error that no handle has raised, with a note for each
+        further one.
+        """
         await self._stop()
         self._buffer.raise_unshown()
 
@@ -188,9 +270,11 @@ class AsyncProducer(AsyncClosing, Generic[R]):
         if self._task is not None:
             await self._task
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         """Fail the batches that a cancelled task leaves, so that no caller waits for them forever."""
         self._buffer.closed = True
+        if task.cancelled():
+            _log_lost(self._buffer)
         while self._buffer.waiting:
             self._buffer.settle(self._buffer.take(), (), ClosedError("the producer's task was cancelled"))
         self._room.set()
