@@ -11,12 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, NotFoundError, Record, StoredMessage
+from driftq.client import (
+    AsyncClient,
+    BadRequestError,
+    Client,
+    ClosedError,
+    NotFoundError,
+    ProtocolError,
+    Record,
+    StoredMessage,
+)
 from driftq.client.transport.new_records import JsonLinesReader
 from driftq.client.transport.retry import Retries
 from tests.acceptance.hostile_server import heard, hostile, reply
 from tests.acceptance.process import PATIENCE_S, ServerProcess, environment
-from tests.acceptance.restarting import PATIENT, restarting
+from tests.acceptance.restarting import PATIENT, Restarting, restarting
 from tests.acceptance.tap import tapped
 
 
@@ -148,7 +157,7 @@ def test_an_error_of_the_caller_is_not_replaced_by_one_of_the_producer(client: C
 
 def test_what_waits_is_bounded_and_an_append_waits_for_room() -> None:
     asked, go = threading.Event(), threading.Event()
-    written = b'{"topic":"t","first_seq":1,"last_seq":1,"head_seq":1,"count":1}'
+    written = b'{"first_seq":1,"last_seq":1,"head_seq":1,"count":1}'
 
     def play(connection: object, _: int) -> None:
         while True:
@@ -168,19 +177,58 @@ def test_what_waits_is_bounded_and_an_append_waits_for_room() -> None:
         go.set()
         blocked.join(5)
         assert not blocked.is_alive()
-        out.close()
+        with pytest.raises(ProtocolError):
+            out.close()
 
 
-def test_nothing_is_doubled_or_reordered_when_the_server_dies(tmp_path: Path) -> None:
-    with restarting(tmp_path) as host, Client(f"http://{host.address}", timeout=60, retries=PATIENT) as client:
-        topic = client.topic("log")
-        topic.create(durability="fsync")
-        with topic.producer(max_batch=50) as out:
-            for number in range(3):
-                for n in range(1000):
-                    out.append(number * 1000 + n)
-                host.again(signal.SIGKILL)
-        assert data_of(client, "log") == list(range(3000))
+KILLS, PER_KILL = 3, 1000
+
+
+def write_while_killed(host: Restarting) -> tuple[list[int], list[int | None]]:
+    """Kill the server under a producer of each kind; return the seqs and the offsets that the handles have."""
+    with Client(f"http://{host.address}", timeout=60, retries=PATIENT) as client:
+        with client.topic("records").producer(max_batch=50) as out, client.broker.producer("b", max_batch=50) as sends:
+            records, messages = [], []
+            for number in range(KILLS * PER_KILL):
+                records.append(out.append(number))
+                messages.append(sends.produce(str(number)))
+                if number % PER_KILL == PER_KILL - 1:
+                    records[-PER_KILL // 2].result(60)  # so that half of them are on their way
+                    host.again(signal.SIGKILL)
+        return [handle.result(0) for handle in records], [handle.result(0).offset for handle in messages]
+
+
+async def write_while_killed_async(host: Restarting) -> tuple[list[int], list[int | None]]:
+    """The same with the asyncio producers."""
+    async with AsyncClient(f"http://{host.address}", timeout=60, retries=PATIENT) as client:
+        async with (
+            client.topic("records").producer(max_batch=50) as out,
+            client.broker.producer("b", max_batch=50) as sends,
+        ):
+            records, messages = [], []
+            for number in range(KILLS * PER_KILL):
+                records.append(await out.append(number))
+                messages.append(await sends.produce(str(number)))
+                if number % PER_KILL == PER_KILL - 1:
+                    await records[-PER_KILL // 2]
+                    await asyncio.to_thread(host.again, signal.SIGKILL)
+        return [await handle for handle in records], [(await handle).offset for handle in messages]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_producer_doubles_loses_or_reorders_anything_when_the_server_dies(tmp_path: Path, is_async: bool) -> None:
+    """Every handle has the place at which its record or message is stored."""
+    with restarting(tmp_path) as host:
+        with Client(f"http://{host.address}") as client:
+            client.topic("records").create(durability="fsync")
+            client.broker.create_topic("b")
+        seqs, offsets = asyncio.run(write_while_killed_async(host)) if is_async else write_while_killed(host)
+        with Client(f"http://{host.address}") as client:
+            stored = [one for one in client.broker.messages("b") if isinstance(one, StoredMessage)]
+            assert data_of(client, "records") == list(range(KILLS * PER_KILL))
+        assert seqs == list(range(1, KILLS * PER_KILL + 1))
+        assert [int(one.message.value) for one in stored] == list(range(KILLS * PER_KILL))
+        assert offsets == list(range(KILLS * PER_KILL))
 
 
 def test_a_server_that_is_gone_fails_every_handle() -> None:
