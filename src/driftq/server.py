@@ -227,7 +227,7 @@ class Server:
         """
         topics = list(self.engine.catalog.visible())
         reasons = [hole.reason for topic in topics for hole in topic.holes.all]
-        lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in topics)
+        lost = sum(topic.in_flight.lost_from is not None and topic.durability is Durability.DISK for topic in topics)
         holes = Holes(
             corruption=reasons.count(Reason.CORRUPTION),
             crash=reasons.count(Reason.CRASH) + lost,

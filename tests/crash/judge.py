@@ -228,4 +228,7 @@ class _Judged:
         self._require(
             topic.evict_floor >= evict_floor, f"the floor went back from {evict_floor} to {topic.evict_floor}"
         )
-        self._require(topic.next_seq == topic.head + 1, f"the next seq is {topic.next_seq}, the head {topic.head}")
+        self._require(
+            topic.in_flight.next_seq == topic.head + 1,
+            f"the next seq is {topic.in_flight.next_seq}, the head {topic.head}",
+        )

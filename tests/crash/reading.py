@@ -88,7 +88,7 @@ def picture(engine: Engine, readings: dict[str, Reading]) -> dict[str, Any]:
             "config": topic.config,
             "created_ts": topic.created_ts,
             "head": topic.head,
-            "next_seq": topic.next_seq,
+            "next_seq": topic.in_flight.next_seq,
             "earliest": topic.earliest,
             "cap_lost": topic.cap_lost,
             "ttl_lost": topic.ttl_lost,

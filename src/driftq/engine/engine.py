@@ -36,7 +36,6 @@ from driftq.engine.recovery.recovery_report import ReplayReport
 from driftq.engine.state.block_cache import Blocks
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.durable_feature import DurableState
-from driftq.engine.state.synced_seq import synced_seq
 from driftq.engine.state.topic import Topic
 from driftq.engine.upkeep import Upkeep
 from driftq.engine.write.appender import Appender, AppendResult, PendingWrite
@@ -328,7 +327,7 @@ class Engine:
         assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
         topic = self.catalog.holder(name)
         created = False
-        if topic is not None and topic.held and (deleting := self.writer.deleting(topic)) is not None:
+        if topic is not None and topic.in_flight.held and (deleting := self.writer.deleting(topic)) is not None:
             # The write comes after the deletion, and so goes to a new topic with this name.
             answer: Pending[AppendResult] = Pending()
             deleting.then(
@@ -359,7 +358,7 @@ class Engine:
         """Whether `take` would accept a write now, apart from the limits of its topic."""
         topic = self.catalog.by_name.get(name)
         calm = self.pressure.level is not Level.CRITICAL
-        return self._closing is None and topic is not None and not topic.held and not topic.late and calm
+        return self._closing is None and topic is not None and not topic.in_flight.held and not topic.late and calm
 
     def take(self, name: str, write: PendingWrite) -> bool:
         """Accept a write to an existing topic if nothing delays it, and return True; else return False, or raise.
@@ -367,7 +366,7 @@ class Engine:
         Returns False for a write whose key was used before: `append` returns the earlier result.
         """
         topic = self.catalog.by_name.get(name)
-        if self._closing is not None or topic is None or topic.held or topic.late:
+        if self._closing is not None or topic is None or topic.in_flight.held or topic.late:
             return False
         if write.key is not None and self._appender.knows(topic, write.key):
             return False
@@ -490,7 +489,7 @@ class Engine:
 
     def synced_seq(self, topic: Topic) -> int:
         """Return the highest seq that is known to be on stable storage."""
-        return synced_seq(topic, self.change_log.shard_of(topic))
+        return topic.in_flight.synced(self.change_log.shard_of(topic))
 
     def synced_or_none(self, topic: Topic) -> int | None:
         """Return `synced_seq` as it is reported to callers: None for an `ephemeral` topic."""
@@ -509,7 +508,7 @@ class Engine:
         """Request an immediate sync if the topic has unsynced records. Returns whether one was requested."""
         shard = self.change_log.shard_of(topic)
         self.synced_seq(topic)
-        if not topic.unsynced or not shard.has_room:
+        if not topic.in_flight.unsynced or not shard.has_room:
             return False
         shard.sync(None)
         self.change_log.schedule()
@@ -553,7 +552,8 @@ class Engine:
         return self._closing
 
     def _close_when_quiet(self, patience_ns: int) -> None:
-        under_way = any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values())
+        flights = [topic.in_flight for topic in self.catalog.by_id.values()]
+        under_way = any(flight.waiting or flight.records for flight in flights)
         # Wait for seals: a segment sealed after the last checkpoint is unknown to it, and the next start would seal it
         # again.
         segment_files = self.segment_files.busy and self._clock.monotonic_ns() < patience_ns

@@ -52,7 +52,7 @@ class IdleTopics:
             self._look(heappop(due)[2], now)
 
     def _look(self, topic: Topic, now: int) -> None:
-        if topic.gone or topic.durability is not Durability.DISK or topic.reserve_asked <= topic.head:
+        if topic.gone or topic.durability is not Durability.DISK or topic.in_flight.reserve_asked <= topic.head:
             self._watched.discard(topic.id)
         elif now - (written := topic.timeline.moment(topic.last_ts)) < IDLE_MS:
             self._look_at(topic, written + IDLE_MS)
@@ -60,7 +60,7 @@ class IdleTopics:
             self._look_at(topic, now + _AGAIN_MS)
         else:
             self._watched.discard(topic.id)
-            topic.reserve_window = RESERVE_MIN
+            topic.in_flight.reserve_window = RESERVE_MIN
             self._reserve(topic, topic.head)
 
     def _look_at(self, topic: Topic, due: int) -> None:

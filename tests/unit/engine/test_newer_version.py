@@ -39,7 +39,7 @@ def _written(kind: int, body: bytes) -> EngineRig:
     rig.put("a")
     rig.write("a", 1)
     topic = rig.topic("a")
-    frame = encode_control(kind, body, topic_id=topic.id, op=topic.next_op, ts=0)
+    frame = encode_control(kind, body, topic_id=topic.id, op=topic.in_flight.next_op, ts=0)
     shard = rig.engine.shards.of(topic.id)
     shard.submit(Submission([frame], sync=True, done=None))
     shard.flush()

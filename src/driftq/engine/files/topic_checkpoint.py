@@ -172,7 +172,7 @@ class Restorer:
         """Fill a new topic from its state."""
         topic.created_ts, topic.op = state.created_ts, state.op
         topic.cap_lost, topic.ttl_lost = state.cap_lost, state.ttl_lost
-        topic.reserved = topic.reserve_asked = state.reserved
+        topic.reserved = topic.in_flight.reserve_asked = state.reserved
         topic.holes.all = list(state.holes)
         for key, ts, first, count in state.keys:
             topic.keys.remember(key, ts, first, count)

@@ -41,8 +41,8 @@ def check_caps(topic: Topic, load: TopicLoad) -> None:
     config = topic.config
     check_size(config, load)
     if config.discard is Discard.REJECT:
-        records = topic.count + topic.inflight_records + load.count
-        payload = topic.payload + topic.inflight_payload + load.payload_bytes
+        records = topic.count + topic.in_flight.records + load.count
+        payload = topic.payload + topic.in_flight.payload + load.payload_bytes
         if _over(records, config.cap_records) or _over(payload, config.cap_bytes):
             raise TopicFullError(
                 f"topic {topic.name!r} is full",

@@ -335,10 +335,9 @@ class Recovery:
         """Open a topic for writes, after all its frames are applied."""
         topic.late = False
         topic.recovered = True
-        topic.next_seq = topic.head + 1
-        topic.next_op = topic.op + 1
-        topic.reserve_asked = topic.reserved
-        topic.synced_seq = topic.head
+        flight = topic.in_flight
+        flight.next_seq, flight.next_op = topic.head + 1, topic.op + 1
+        flight.reserve_asked, flight.synced_seq = topic.reserved, topic.head
         # All records here came from the log; they get mixed only if the topic is `ephemeral`.
         topic.mixed_to = topic.head if topic.is_resident() else 0
         now = self._time.now()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from driftq.engine.state.block_cache import Blocks, Usage
+from driftq.engine.state.in_flight import TopicInFlight
 from driftq.engine.state.segment import ACTIVE, Dead, Segment
 from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS
 from driftq.storage.blocks.block import Block, RowSource
@@ -59,11 +60,9 @@ class Log(ABC):
         """A lower bound for the stamps of live records: lets a TTL check end early."""
         self.changed = True
         """Whether anything has changed since the last capture for a checkpoint."""
-        # In flight, not part of the state:
-        self.next_seq = 1
         self.op = 0
         """The number of the newest control frame that is applied."""
-        self.next_op = 1
+        self.in_flight = TopicInFlight()
 
     @abstractmethod
     def is_resident(self) -> bool:
@@ -210,8 +209,8 @@ class Log(ABC):
     def settle_restored(self, earliest: int) -> None:
         """Finish a restore: find the first live record."""
         self.earliest = earliest
-        self.next_seq = self.head + 1
-        self.next_op = self.op + 1
+        self.in_flight.next_seq = self.head + 1
+        self.in_flight.next_op = self.op + 1
         self._settle()
         if self.is_resident():
             self.seal_active()

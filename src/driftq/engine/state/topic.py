@@ -12,7 +12,6 @@ Nothing here logs, waits or reads a clock. `engine/write/state_changes` decides 
 
 import errno
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
@@ -23,7 +22,6 @@ from driftq.engine.state.idempotency_keys import IdempotencyKeys
 from driftq.engine.state.record_log import Log, LogPart
 from driftq.engine.state.segment import Segment
 from driftq.engine.timeline import Timeline
-from driftq.model.limits import RESERVE_MIN
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.storage.blocks.block import RowSource
@@ -48,11 +46,6 @@ class Topic(Log):
 
     recovered = False
     """Whether an earlier run of the server created the topic."""
-    lost_to = 0
-    """The last seq whose frame a failed write lost after its ack; meaningless while `lost_from` is None."""
-    handing = 0
-    """The part of `waiting` that is applied when it is passed to the log writer, before the writer has written it."""
-
     keyed: "Callable[[Topic], None] | None" = None
     """Called when the topic has got an idempotency key (`engine/key_expiry`)."""
     late = False
@@ -74,27 +67,13 @@ class Topic(Log):
         self.keys = IdempotencyKeys()
         self.reserved = 0
         """`disk`: a synced frame guarantees that seqs up to here are never given out twice."""
-        # In flight, not part of the state:
+        # Of this run only, not part of the state:
         self.deleted = 0
         """Records that deletes and damage removed in this run; features compare it to notice removals."""
         self.visible = False
         """Whether its creation is committed and its deletion is not."""
         self.gone = False
         """Whether its deletion is committed."""
-        self.held = 0
-        """Number of control operations in flight that writes must not overtake."""
-        self.waiting = 0
-        """Number of submissions that are not applied yet; later ones wait for them."""
-        self.inflight_records = 0
-        self.inflight_payload = 0
-        self.reserve_asked = 0
-        self.reserve_window = RESERVE_MIN
-        self.acked_since_reserve = 0
-        self.unsynced: deque[tuple[int, int]] = deque()
-        self.synced_seq = 0
-        self.lost_from: int | None = None
-        """First seq whose frame a failed write lost after its ack, until a checkpoint has it
-        (`engine/write/lost_writes`)."""
         self.guard: Guard | None = None
         """Called before live records are removed: the last chance to copy them."""
         self.fed = False

@@ -21,7 +21,6 @@ from msgspec import Struct
 
 from driftq.engine.load.quota import Quota
 from driftq.engine.load.topic_caps import check_caps, check_size
-from driftq.engine.state.synced_seq import note_unsynced, synced_seq
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.change_log import ChangeLog
 from driftq.engine.write.lost_writes import Losses
@@ -137,8 +136,9 @@ class Appender:
             # topic.
             self._change_log.check_append(topic)
         # Inlined `count_in`, because every write runs this.
-        topic.inflight_records += rows.count
-        topic.inflight_payload += payload
+        flight = topic.in_flight
+        flight.records += rows.count
+        flight.payload += payload
         quota.reserved += payload
         gathered = self._gathered.get(topic)
         if gathered is None:
@@ -197,15 +197,15 @@ class Appender:
 
     def count_in(self, topic: Topic, records: int, payload: int) -> None:
         """Add (or, with negative numbers, remove) in-flight records to the amounts that caps and quota check."""
-        topic.inflight_records += records
-        topic.inflight_payload += payload
+        topic.in_flight.records += records
+        topic.in_flight.payload += payload
         self._quota.reserved += payload
 
     def _send_gathered(self) -> None:
         gathered = self._gathered
         self._gathered = {}
         for topic, writes in gathered.items():
-            if topic.held:
+            if topic.in_flight.held:
                 self._gathered[topic] = writes
             else:
                 self._send_all(topic, writes)
@@ -240,24 +240,24 @@ class Appender:
         if shard.stopped is not None and topic.durability is not _EPHEMERAL:
             self._fail(topic, writes, shard.stopped)  # the shard was not stopped when they were collected
             return
-        first = topic.next_seq
+        first = topic.in_flight.next_seq
         ts = max(self._change_log.time.stamp(), topic.last_ts)
         durability = topic.durability
         frames, records = self._framed(topic, writes, first, ts, shard.synced_to)
         last = first + (len(writes) if records is None else records.count) - 1
-        topic.next_seq = last + 1
+        topic.in_flight.next_seq = last + 1
         sync = durability is _FSYNC or (
             durability is _DISK
             and (self.reservations.must_wait(topic, first, last) or self._change_log.overtakes_copies(topic))
         )
         # While log writes fail, a write that is normally acked when its frame is passed on waits until it is in the
         # file.
-        ahead = topic.waiting - topic.handing if frames else topic.waiting
+        ahead = topic.in_flight.waiting - topic.in_flight.handing if frames else topic.in_flight.waiting
         if sync or ahead or (frames and shard.failing is not None):
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
         elif frames:
-            topic.waiting += 1
-            topic.handing += 1
+            topic.in_flight.waiting += 1
+            topic.in_flight.handing += 1
             lost = partial(self._written, topic, first, last)
             handed = partial(self._handed, topic, writes, records, ts, first, last)
             # Records of class `memory` may be loaded after the server is ready again.
@@ -298,14 +298,14 @@ class Appender:
         error: DriftQError | None,
     ) -> None:
         """Show the records of a frame that has been passed to the log writer, without waiting until it is written."""
-        topic.waiting -= 1
-        topic.handing -= 1
+        topic.in_flight.waiting -= 1
+        topic.in_flight.handing -= 1
         if error is not None:
             self._change_log.give_back(topic)
             self._fail(topic, writes, error)
         elif self._apply(topic, writes, records, ts):
-            note_unsynced(topic, self._change_log.shard_of(topic), submission.number, topic.head)
-            topic.acked_since_reserve += last - first + 1
+            topic.in_flight.note_unsynced(self._change_log.shard_of(topic), submission.number, topic.head)
+            topic.in_flight.acked_since_reserve += last - first + 1
             self._answer(topic, writes, first, ts, 0)
 
     def _written(self, topic: Topic, first: int, last: int, submission: Submission, error: DriftQError | None) -> None:
@@ -325,11 +325,11 @@ class Appender:
         *,
         sync: bool,
     ) -> None:
-        topic.waiting += 1
+        topic.in_flight.waiting += 1
         promised = topic.durability is _FSYNC
 
         def done(submission: Submission, error: DriftQError | None) -> None:
-            topic.waiting -= 1
+            topic.in_flight.waiting -= 1
             if error is not None:
                 self._change_log.give_back(topic)
                 self._fail(topic, writes, error)
@@ -338,7 +338,7 @@ class Appender:
             if not self._apply(topic, writes, records, ts):
                 return
             if frames:
-                note_unsynced(topic, self._change_log.shard_of(topic), submission.number, topic.head)
+                topic.in_flight.note_unsynced(self._change_log.shard_of(topic), submission.number, topic.head)
             # A `disk` write that waited for a reservation was not promised a sync, so its answer reports none.
             self._answer(topic, writes, first, ts, max(1, submission.sync_ns) if promised else 0)
 
@@ -368,7 +368,7 @@ class Appender:
     def _synced_seq(self, topic: Topic) -> int | None:
         if topic.durability is _EPHEMERAL:
             return None
-        return synced_seq(topic, self._change_log.shard_of(topic))
+        return topic.in_flight.synced(self._change_log.shard_of(topic))
 
     def _fail(self, topic: Topic, writes: list[PendingWrite], error: DriftQError) -> None:
         self._settle(topic, writes)

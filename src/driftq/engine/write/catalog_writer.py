@@ -109,7 +109,7 @@ class CatalogWriter:
         topic_id = catalog.next_id
         created_ts = self._change_log.time.wall()
         topic = catalog.adopt(topic_id, name, config)
-        topic.held += 1
+        topic.in_flight.held += 1
         catalog.hold_name(topic)
         reserved = RESERVE_MIN if for_write and config.resolved_durability is Durability.DISK else 0
         body = TopicFrame(name, config, created_ts, reserved=reserved)
@@ -132,7 +132,7 @@ class CatalogWriter:
 
     def _created(self, topic: Topic, done: Pending[Topic]) -> None:
         del self._creating[topic.id]
-        topic.held -= 1
+        topic.in_flight.held -= 1
         if done.error is not None:
             assert isinstance(done.error, DriftQError)
             del self._catalog.by_id[topic.id]
@@ -152,7 +152,7 @@ class CatalogWriter:
         topic.expire(self._change_log.time.now())
         for hears in self.before_update:
             hears(topic, config)
-        head = topic.next_seq - 1
+        head = topic.in_flight.next_seq - 1
         disk = config.resolved_durability is Durability.DISK
         body = TopicFrame(
             topic.name,
@@ -162,9 +162,9 @@ class CatalogWriter:
             earliest=topic.earliest,
             cap_lost=topic.cap_lost,
             ttl_lost=topic.ttl_lost,
-            reserved=max(head, topic.reserved, topic.reserve_asked) if disk else 0,
+            reserved=max(head, topic.reserved, topic.in_flight.reserve_asked) if disk else 0,
         )
-        topic.held += 1
+        topic.in_flight.held += 1
 
         def apply(op: int, ts: int) -> None:
             apply_topic(topic, body, op, ts)
@@ -173,7 +173,7 @@ class CatalogWriter:
         try:
             updated = self._change_log.control(topic, Kind.TOPIC, encode_body(body), apply)
         except DriftQError:
-            topic.held -= 1
+            topic.in_flight.held -= 1
             raise
         self._updating[topic.id] = updated
         updated.then(lambda done: self._updated(topic, done))
@@ -185,7 +185,7 @@ class CatalogWriter:
         self._release(topic)
 
     def _release(self, topic: Topic) -> None:
-        topic.held -= 1
+        topic.in_flight.held -= 1
         self._change_log.schedule()
 
     def delete(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
@@ -200,14 +200,14 @@ class CatalogWriter:
             unsettled.then(lambda _: forward(lambda: self.delete(name, if_empty=if_empty), answer))
             return answer
         topic.expire(self._change_log.time.now())
-        if if_empty and topic.count + topic.inflight_records:
+        if if_empty and topic.count + topic.in_flight.records:
             raise TopicNotEmptyError(
                 f"topic {name!r} is not empty",
-                detail={"topic": name, "count": topic.count + topic.inflight_records},
+                detail={"topic": name, "count": topic.count + topic.in_flight.records},
             )
         for hears in self.before_delete:
             hears(topic)
-        topic.held += 1
+        topic.in_flight.held += 1
 
         def apply(_: int, __: int) -> bool:
             self._catalog.forget(topic)
@@ -216,7 +216,7 @@ class CatalogWriter:
         try:
             deleted = self._change_log.control(topic, Kind.TOPIC_DELETE, b"", apply)
         except DriftQError:
-            topic.held -= 1
+            topic.in_flight.held -= 1
             raise
 
         self._deleting[topic.id] = deleted

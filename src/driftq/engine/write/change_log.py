@@ -148,12 +148,13 @@ class ChangeLog:
             self.space.check()
         self.queue_first()
         pending: Pending[T] = Pending()
-        op, ts = topic.next_op, max(self.time.stamp(), topic.last_ts)
-        topic.next_op += 1
-        topic.waiting += in_order
+        flight = topic.in_flight
+        op, ts = flight.next_op, max(self.time.stamp(), topic.last_ts)
+        flight.next_op += 1
+        flight.waiting += in_order
 
         def done(_: Submission, error: DriftQError | None) -> None:
-            topic.waiting -= in_order
+            flight.waiting -= in_order
             if error is not None:
                 self.give_back(topic)
                 if again and isinstance(error, DiskFullError | ShardReadOnlyError) and not topic.gone:
@@ -205,8 +206,8 @@ class ChangeLog:
 
     def give_back(self, topic: Topic) -> None:
         """Free the seqs of failed writes, which no caller got, once no change of the topic is waiting."""
-        if not topic.waiting:
-            topic.next_seq = topic.head + 1
+        if not topic.in_flight.waiting:
+            topic.in_flight.next_seq = topic.head + 1
 
     def _turn(self) -> None:
         self._scheduled = False

@@ -18,7 +18,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from driftq.engine.load.quota import Quota
-from driftq.engine.state.synced_seq import note_unsynced
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import Appender
 from driftq.engine.write.change_log import ChangeLog
@@ -47,9 +46,9 @@ def fitting(topic: Topic, sizes: Sequence[int], quota: int | None) -> int:
     count, payload = len(sizes), quota
     if config.discard is Discard.REJECT:
         if config.cap_records:
-            count = min(count, config.cap_records - topic.count - topic.inflight_records)
+            count = min(count, config.cap_records - topic.count - topic.in_flight.records)
         if config.cap_bytes:
-            left = config.cap_bytes - topic.payload - topic.inflight_payload
+            left = config.cap_bytes - topic.payload - topic.in_flight.payload
             payload = left if payload is None else min(payload, left)
     if payload is not None:
         count = min(count, bisect_right(list(accumulate(sizes)), payload))
@@ -73,7 +72,7 @@ class Copier:
 
     def place(self, topic: Topic, rows: Rows, done: Done, *, note: CopyNote | None, lasting: bool) -> None:
         """Copy records for which there is room. `lasting`: the source records are on stable storage."""
-        first, count, payload = topic.next_seq, rows.count, rows.payload_bytes
+        first, count, payload = topic.in_flight.next_seq, rows.count, rows.payload_bytes
         last = first + count - 1
         ts = max(self._change_log.time.stamp(), topic.last_ts)
         durability = topic.durability
@@ -86,35 +85,35 @@ class Copier:
             )
         )
 
-        op = topic.next_op
+        op = topic.in_flight.next_op
         records, frames = self._encoded(topic, rows, ts, note)
-        topic.next_seq = last + 1
+        topic.in_flight.next_seq = last + 1
 
         def show() -> None:
             apply_append(topic, records, ts)
             if note is not None:
                 topic.op = op
 
-        if not sync and not frames and not topic.waiting:
+        if not sync and not frames and not topic.in_flight.waiting:
             # The source records have been passed to the log writer; before that no router could read them.
             if self._show(topic, show, done):
-                topic.acked_since_reserve += count
+                topic.in_flight.acked_since_reserve += count
                 self._settled(topic, last, None, lasting=lasting)
             return
-        at_hand_over = not sync and bool(frames) and topic.waiting == topic.handing
-        topic.waiting += 1
-        topic.handing += at_hand_over
+        at_hand_over = not sync and bool(frames) and topic.in_flight.waiting == topic.in_flight.handing
+        topic.in_flight.waiting += 1
+        topic.in_flight.handing += at_hand_over
         self._appender.count_in(topic, count, payload)
 
         def settle(submission: Submission, error: DriftQError | None) -> None:
-            topic.waiting -= 1
-            topic.handing -= at_hand_over
+            topic.in_flight.waiting -= 1
+            topic.in_flight.handing -= at_hand_over
             self._appender.count_in(topic, -count, -payload)
             if error is not None:
                 self._change_log.give_back(topic)
                 done(error)
             elif self._show(topic, show, done):
-                topic.acked_since_reserve += count if at_hand_over else 0
+                topic.in_flight.acked_since_reserve += count if at_hand_over else 0
                 self._settled(topic, last, submission.number if frames else None, lasting=lasting)
 
         if at_hand_over:
@@ -128,12 +127,14 @@ class Copier:
         if note is None and rows.count < OWN_BLOCK_RECORDS:
             return rows, []
         synced_to = self._change_log.shard_of(topic).synced_to
-        frame = encode_block(rows, topic_id=topic.id, first_seq=topic.next_seq, ts=ts, synced_to=synced_to)
+        frame = encode_block(rows, topic_id=topic.id, first_seq=topic.in_flight.next_seq, ts=ts, synced_to=synced_to)
         records: Rows | Block = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
         if note is None:
             return records, []
-        control = encode_control(note.kind, note.body, topic_id=topic.id, op=topic.next_op, ts=ts, synced_to=synced_to)
-        topic.next_op += 1
+        control = encode_control(
+            note.kind, note.body, topic_id=topic.id, op=topic.in_flight.next_op, ts=ts, synced_to=synced_to
+        )
+        topic.in_flight.next_op += 1
         return records, [frame, control]
 
     def _show(self, topic: Topic, show: Callable[[], None], done: Done) -> bool:
@@ -152,9 +153,9 @@ class Copier:
         if number is None and not lasting:
             number = shard.last_number  # exact if the source has the same shard; else the next write corrects it
         if number is not None:
-            note_unsynced(topic, shard, number, last)
-        elif topic.unsynced:
-            note_unsynced(topic, shard, topic.unsynced[-1][0], last)
+            topic.in_flight.note_unsynced(shard, number, last)
+        elif topic.in_flight.unsynced:
+            topic.in_flight.note_unsynced(shard, topic.in_flight.unsynced[-1][0], last)
         else:
-            topic.synced_seq = last
+            topic.in_flight.synced_seq = last
         self._published(topic)

@@ -83,7 +83,7 @@ class Deleter:
             return Deleted(deleted, topic.earliest, topic.head, topic.count, topic.payload)
 
         # Without a cap or a TTL a delete commutes with later records, so they need not wait for its sync. A config
-        # update in flight (`topic.held`) may add a cap or TTL that applies before the delete.
+        # update in flight (`topic.in_flight.held`) may add a cap or TTL that applies before the delete.
         config = topic.config
         return self._change_log.control(
             topic,
@@ -91,6 +91,6 @@ class Deleter:
             encode_body(body),
             apply,
             sync=topic.durability in (Durability.DISK, Durability.FSYNC) if sync is None else sync,
-            in_order=bool(config.cap_records or config.cap_bytes or config.ttl_ms or topic.held),
+            in_order=bool(config.cap_records or config.cap_bytes or config.ttl_ms or topic.in_flight.held),
             again=True,
         )

@@ -6,7 +6,7 @@ captures them like all others, so the risk ends with the first durable checkpoin
     acked when queued → its write fails: lost → captured → checkpoint durable: not lost any more
 
 Invariants
-- `synced_seq` of a topic stays below `lost_from` while that is set (`engine.state.synced_seq.synced_seq`).
+- `synced_seq` of a topic stays below `lost_from` while that is set (`engine/state/in_flight`).
 - In a `disk` topic that routers copy into, a mark in the log reserves the seqs of such records. No copy and no frame
   comes before the mark (`features/router/copy_marks`).
 - A capture covers the seqs up to the topic's head at that moment. Seqs above it that are lost later stay lost.
@@ -33,8 +33,9 @@ class Losses:
     def note(self, topic: Topic, first: int, last: int, _: Submission, error: DriftQError | None) -> None:
         """Note the result of writing a frame whose records were acked when it was queued."""
         if error is not None:
-            topic.lost_from = first if topic.lost_from is None else min(first, topic.lost_from)
-            topic.lost_to = max(last, topic.lost_to)
+            flight = topic.in_flight
+            flight.lost_from = first if flight.lost_from is None else min(first, flight.lost_from)
+            flight.lost_to = max(last, flight.lost_to)
             self._topics.add(topic)
 
     def captured(self) -> dict[Topic, int]:
@@ -45,10 +46,10 @@ class Losses:
     def covered(self, captured: dict[Topic, int]) -> None:
         """End the losses that a checkpoint covers, now that it is durable."""
         for topic, head in captured.items():
-            if topic.lost_to <= head:
-                topic.lost_from = None
+            if topic.in_flight.lost_to <= head:
+                topic.in_flight.lost_from = None
                 self._topics.discard(topic)
             else:
-                topic.lost_from = head + 1
+                topic.in_flight.lost_from = head + 1
             if self.on_covered is not None and not topic.gone:
                 self.on_covered(topic)

@@ -21,7 +21,6 @@ from msgspec import Struct
 from driftq.engine.load.topic_caps import check_caps
 from driftq.engine.state.control_frames import COMMIT, CommitBody, WriterTag, encode_body
 from driftq.engine.state.durable_feature import DurableState
-from driftq.engine.state.synced_seq import note_unsynced
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.change_log import ChangeLog
@@ -103,8 +102,8 @@ class Publisher:
         topic.expire(self._change_log.time.now())
         check_caps(topic, asked)
         self._change_log.check_append(topic, payload)
-        topic.inflight_records += count
-        topic.inflight_payload += payload
+        topic.in_flight.records += count
+        topic.in_flight.payload += payload
         self._gathered.append(asked)
         self._change_log.schedule()
         return asked.pending
@@ -123,7 +122,7 @@ class Publisher:
     def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
         for asked in gathered:
-            if asked.topic.held:
+            if asked.topic.in_flight.held:
                 self._gathered.append(asked)
             else:
                 self._send(asked)
@@ -134,7 +133,7 @@ class Publisher:
         if shard.stopped is not None:
             self._fail(asked, shard.stopped)
             return
-        plan = _Plan(topic.next_seq, max(self._change_log.time.stamp(), topic.last_ts), shard.synced_to)
+        plan = _Plan(topic.in_flight.next_seq, max(self._change_log.time.stamp(), topic.last_ts), shard.synced_to)
         if asked.payload_bytes <= _INLINE_BYTES or topic.durability is Durability.EPHEMERAL:
             self._submit(asked, plan, _encoded(asked, plan, logged=topic.durability is not Durability.EPHEMERAL))
         else:
@@ -143,16 +142,16 @@ class Publisher:
     def _encode_aside(self, asked: Publication, plan: "_Plan") -> None:
         """Encode on a thread, so that the loop is not blocked. The topic is held meanwhile, so its seqs stay free."""
         topic = asked.topic
-        topic.held += 1
+        topic.in_flight.held += 1
 
         def done(encoded: list[tuple[bytes | None, Rows | Block]] | None, error: Exception | None) -> None:
-            topic.held -= 1
+            topic.in_flight.held -= 1
             self._change_log.schedule()
             if topic.gone:
                 self._fail(asked, TopicNotFoundError(topic.name))
             elif encoded is None:
                 self._fail(asked, InternalError(f"the commit could not be encoded: {error}"))
-            elif topic.held or topic.next_seq != plan.first or topic.last_ts > plan.ts:
+            elif topic.in_flight.held or topic.in_flight.next_seq != plan.first or topic.last_ts > plan.ts:
                 self._gathered.append(asked)  # another change came first: encode again, with the new seqs
             elif (stopped := self._change_log.shard_of(topic).stopped) is not None:
                 self._fail(asked, stopped)
@@ -167,13 +166,13 @@ class Publisher:
         last = first + asked.count - 1
         body = encode_body(CommitBody(asked.tag.writer, asked.tag.batch, first, last))
         self._change_log.queue_first()
-        op = topic.next_op
+        op = topic.in_flight.next_op
         frames = [frame for frame, _ in encoded if frame is not None]
         frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to))
         sent = _Sent([rows for _, rows in encoded], body, op, first, last, ts)
-        topic.next_seq = last + 1
-        topic.next_op = op + 1
-        topic.waiting += 1
+        topic.in_flight.next_seq = last + 1
+        topic.in_flight.next_op = op + 1
+        topic.in_flight.waiting += 1
         # Above the reservation, records of a `disk` topic must be durable before a reader sees them.
         first_seen = last > topic.reserved or self._change_log.overtakes_copies(topic)
         sync = topic.durability is Durability.FSYNC or (topic.durability is Durability.DISK and first_seen)
@@ -181,7 +180,7 @@ class Publisher:
 
     def _done(self, asked: Publication, sent: "_Sent", submission: Submission, error: DriftQError | None) -> None:
         topic = asked.topic
-        topic.waiting -= 1
+        topic.in_flight.waiting -= 1
         if error is None:
             error = self._apply(asked, sent)
         if error is not None:
@@ -190,7 +189,7 @@ class Publisher:
             return
         shard = self._change_log.shard_of(topic)
         if topic.durability is not Durability.EPHEMERAL:
-            note_unsynced(topic, shard, submission.number, sent.last)
+            topic.in_flight.note_unsynced(shard, submission.number, sent.last)
         self._when_synced(shard, submission.number, asked.synced)
         self._settle(asked)
         sync_ns = max(1, submission.sync_ns) if topic.durability is Durability.FSYNC else 0
@@ -222,8 +221,8 @@ class Publisher:
         asked.pending.fail(error)
 
     def _settle(self, asked: Publication) -> None:
-        asked.topic.inflight_records -= asked.count
-        asked.topic.inflight_payload -= asked.payload_bytes
+        asked.topic.in_flight.records -= asked.count
+        asked.topic.in_flight.payload -= asked.payload_bytes
 
 
 def _encoded(asked: Publication, plan: _Plan, *, logged: bool) -> list[tuple[bytes | None, Rows | Block]]:

@@ -7,7 +7,6 @@ which is twice as wide if the previous one was too small. An idle topic gives it
 
 from driftq.engine.idle_topics import IdleTopics
 from driftq.engine.state.control_frames import WatermarkBody, encode_body
-from driftq.engine.state.synced_seq import synced_seq
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.change_log import ChangeLog
 from driftq.errors import DiskFullError, ShardReadOnlyError, ThrottledError
@@ -25,41 +24,43 @@ class Reservations:
 
     def must_wait(self, topic: Topic, first: int, last: int) -> bool:
         """Reserve more seqs if it is time. Returns whether a write of these seqs must wait for a sync."""
+        flight = topic.in_flight
         count = last - first + 1
         must_wait = last > topic.reserved
         if count > RESERVE_MAX:
             return True  # wider than any reservation: the write is synced itself before a reader sees it
-        window = max(topic.reserve_window, RESERVE_MIN, count, 2 * topic.acked_since_reserve)
-        if must_wait and first <= topic.reserve_asked:
+        window = max(flight.reserve_window, RESERVE_MIN, count, 2 * flight.acked_since_reserve)
+        if must_wait and first <= flight.reserve_asked:
             window *= 2  # the present reservation is too small, or was not synced in time
-        topic.reserve_window = window = min(window, RESERVE_MAX)
-        if last > topic.reserve_asked - 3 * window // 4:
+        flight.reserve_window = window = min(window, RESERVE_MAX)
+        if last > flight.reserve_asked - 3 * window // 4:
             self.reserve(topic, max(last, min(last + window, first - 1 + RESERVE_MAX)))
         return must_wait
 
     def _is_settled(self, topic: Topic) -> bool:
         """Whether every record of a topic is on stable storage and its shard accepts another frame."""
-        shard = self._change_log.shard_of(topic)
-        under_way = topic.inflight_records or topic.waiting or topic.held
-        return not under_way and synced_seq(topic, shard) >= topic.head and shard.has_room
+        shard, flight = self._change_log.shard_of(topic), topic.in_flight
+        under_way = flight.records or flight.waiting or flight.held
+        return not under_way and flight.synced(shard) >= topic.head and shard.has_room
 
     def reserve(self, topic: Topic, reserved: int) -> None:
         """Log a reservation. It is valid once it is synced, and the last one replaces the others."""
-        before, topic.reserve_asked = topic.reserve_asked, reserved
+        flight = topic.in_flight
+        before, flight.reserve_asked = flight.reserve_asked, reserved
         # A lower one is valid from now on: no write may rely on the higher one while it is being replaced.
         topic.reserved = min(topic.reserved, reserved)
 
         def apply(op: int, _: int) -> None:
             topic.op = max(topic.op, op)  # a later frame may be applied already
             topic.reserved = reserved
-            topic.acked_since_reserve = 0
+            flight.acked_since_reserve = 0
             topic.changed = True
             if reserved > topic.head:
                 self.idle.watch(topic, self._change_log.time.now())
 
         def settle(done: Pending[None]) -> None:
-            if done.error is not None and topic.reserve_asked == reserved:
-                topic.reserve_asked = min(before, topic.reserved)
+            if done.error is not None and flight.reserve_asked == reserved:
+                flight.reserve_asked = min(before, topic.reserved)
 
         body = encode_body(WatermarkBody(reserved))
         try:
@@ -69,6 +70,6 @@ class Reservations:
         except (ThrottledError, DiskFullError, ShardReadOnlyError):
             # The queue or the disk is full. Writes above the reservation wait for their own sync, and the next write
             # tries again.
-            topic.reserve_asked = min(before, topic.reserved)
+            flight.reserve_asked = min(before, topic.reserved)
         else:
             logged.then(settle)

@@ -100,7 +100,7 @@ def apply_topic(topic: Topic, body: TopicFrame, op: int, ts: int, *, at_most: bo
     topic.created_ts = body.created_ts
     _raise_floors(topic, body)
     topic.reserved = body.reserved
-    topic.reserve_asked = body.reserved
+    topic.in_flight.reserve_asked = body.reserved
     topic.op = op
     topic.changed = True
     topic.expire_at(ts)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from driftq.engine.read.waiting_readers import Waiter, Wakeups
 from driftq.engine.state.catalog import Catalog
-from driftq.engine.state.synced_seq import synced_seq
 from driftq.storage.wal.group_commit import Shard
 from driftq.storage.wal.shards import Shards
 from driftq.system.runtime import Runtime
@@ -52,7 +51,7 @@ class SyncWakeups(Wakeups):
             topic = self._catalog.find(name)
             if topic is None or self._shards.of(topic.id) is not shard:
                 continue
-            reached = (topic.id, synced_seq(topic, shard))
+            reached = (topic.id, topic.in_flight.synced(shard))
             if self._told.get(name) != reached:
                 self._told[name] = reached
                 self.wake(name)

@@ -59,7 +59,7 @@ class Stamps:
             return
         try:
             cursors = [(router.number, inflow.heading(router)) for router in inflow.routers]
-            body = encode_body(RouterMarkBody(dest.next_seq - 1, cursors))
+            body = encode_body(RouterMarkBody(dest.in_flight.next_seq - 1, cursors))
             self._engine.log(dest, ROUTER_MARK, body, self._table.feature, sync=False)
         except DriftQError:
             self.copied(dest, inflow)  # the log accepts nothing now; try again later

@@ -193,7 +193,7 @@ class Forwarder:
             return StepResult.BUSY
         if self.unlogged:
             return StepResult.BUSY if self.unlogged.hurry() else StepResult.BLOCKED
-        if dest.held or dest.id in self._changing:
+        if dest.in_flight.held or dest.id in self._changing:
             self._backoff.later(inflow, _SOON_MS)
             return StepResult.BUSY
         if dest.durability is not Durability.EPHEMERAL:
@@ -253,7 +253,7 @@ class Forwarder:
             return StepResult.BLOCKED
         cursors = batch.cursors_after(fit, active)
         copied = Counter(batch.owners[:fit])
-        first = dest.next_seq
+        first = dest.in_flight.next_seq
         note = None
         if inflow.logs_copies(dest):
             mark = RouterMarkBody(
@@ -313,7 +313,7 @@ class Forwarder:
             return StepResult.MORE
         slots = gap.lost * len(active)
         body = RouterMarkBody(
-            dest.next_seq - 1,
+            dest.in_flight.next_seq - 1,
             [(router.number, gap.last) for router, _ in active],
             slots,
             [(router.number, gap.lost) for router, _ in active] if gap.lost else [],
@@ -324,7 +324,7 @@ class Forwarder:
     def _log_mark(self, inflow: Inflow, dest: Topic, body: RouterMarkBody) -> None:
         """Log a mark; the inflow continues after its commit. If this raises, nothing has changed."""
         logged = self._engine.log(dest, ROUTER_MARK, encode_body(body), self._table.feature, sync=dest.keeps_head)
-        dest.next_seq += body.slots
+        dest.in_flight.next_seq += body.slots
         inflow.busy = True
         inflow.planned = {
             self._table.by_number[number]: cursor for number, cursor in body.cursors if number in self._table.by_number

@@ -213,7 +213,7 @@ class Rules:
                 number,
                 name,
                 dest.id,
-                source.next_seq - 1,
+                source.in_flight.next_seq - 1,
                 dest.head if existing is None else existing.dest_base,
                 engine.time.wall() if existing is None else existing.created_ts,
                 spec,

@@ -58,7 +58,7 @@ class RouterTable:
             inflow = self.inflow(topic_id)
             if inflow is None:
                 return True
-            if inflow.busy or inflow.low < inflow.source.next_seq - 1:
+            if inflow.busy or inflow.low < inflow.source.in_flight.next_seq - 1:
                 return False
             topic_id = inflow.source.id
         return True

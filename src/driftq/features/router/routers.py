@@ -170,8 +170,8 @@ class Routers:
             dest.skip_to(body.dest_head + body.slots, Reason.SOURCE_TRIM)
         if body.raised:
             dest.skip_to(body.raised, Reason.CRASH, at_most=True)
-        if dest.durability is Durability.FSYNC and not dest.unsynced:
-            dest.synced_seq = dest.head  # the mark is on stable storage, and so are the sources of the copies
+        if dest.durability is Durability.FSYNC and not dest.in_flight.unsynced:
+            dest.in_flight.synced_seq = dest.head  # the mark is on stable storage, and so are the sources of the copies
         for number, count in body.forwarded:
             router = self._table.by_number.get(number)
             if router is not None:
@@ -264,7 +264,7 @@ class Routers:
         inflow, forward = router.inflow, self._forward
         assert forward is not None
         source = router.source
-        body = RouterDeleteBody(router.number, inflow.heading(router), source.next_seq - 1)
+        body = RouterDeleteBody(router.number, inflow.heading(router), source.in_flight.next_seq - 1)
         logged = self._live.log(source, ROUTER_DELETE, encode_body(body), self)
         inflow.frozen += 1
 
@@ -315,4 +315,4 @@ class Routers:
             return
         if Durability.EPHEMERAL in (config.resolved_durability, topic.durability):
             cursors = [(router.number, inflow.heading(router)) for router in inflow.routers]
-            self._live.log(topic, ROUTER_MARK, encode_body(RouterMarkBody(topic.next_seq - 1, cursors)), self)
+            self._live.log(topic, ROUTER_MARK, encode_body(RouterMarkBody(topic.in_flight.next_seq - 1, cursors)), self)

@@ -155,7 +155,9 @@ def _classes(topics: Iterable[Topic]) -> Counter[Durability]:
 
 def _holes(figures: ServerFigures) -> Iterator[Family]:
     found = Counter(hole.reason for topic in figures.topics for hole in topic.holes.all)
-    lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in figures.topics)
+    lost = sum(
+        topic.in_flight.lost_from is not None and topic.durability is Durability.DISK for topic in figures.topics
+    )
     found[Reason.CRASH] += lost
     samples = [
         Sample(found[reason], {"reason": reason}) for reason in (Reason.CORRUPTION, Reason.CRASH, Reason.SOURCE_TRIM)

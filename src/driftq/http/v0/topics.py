@@ -121,7 +121,7 @@ class TopicEndpoints:
         topic = self._engine.topic(name)
         waiting = self._engine.bring(topic)
         seq, wait_ms = request.number("wait_synced", 0), min(request.number("wait_ms", 0), _WAIT_MS_MAX)
-        if waiting is None and not seq and not topic.unsynced:
+        if waiting is None and not seq and not topic.in_flight.unsynced:
             return self._state(request)
 
         async def answer() -> Reply:

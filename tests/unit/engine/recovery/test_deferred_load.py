@@ -291,8 +291,16 @@ def _picture(rig: EngineRig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in rig.engine.catalog.names():
         topic = rig.topic(name)
-        counts = (topic.head, topic.earliest, topic.count, topic.payload, topic.last_ts, topic.op, topic.next_seq)
-        floors = (topic.cap_lost, topic.ttl_lost, topic.holes.all, topic.synced_seq, len(topic.keys))
+        counts = (
+            topic.head,
+            topic.earliest,
+            topic.count,
+            topic.payload,
+            topic.last_ts,
+            topic.op,
+            topic.in_flight.next_seq,
+        )
+        floors = (topic.cap_lost, topic.ttl_lost, topic.holes.all, topic.in_flight.synced_seq, len(topic.keys))
         found[name] = (counts, floors, topic.config, rig.walk(name))
     return found
 

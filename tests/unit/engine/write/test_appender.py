@@ -216,7 +216,7 @@ def test_a_window_is_twice_what_was_acked_since_the_last_one(rig: EngineRig) -> 
     rig.hold_wal()
     for _ in range(7):
         rig.write("t", *range(30))
-    assert rig.topic("t").reserve_window == 2 * 6 * 30
+    assert rig.topic("t").in_flight.reserve_window == 2 * 6 * 30
 
 
 def test_no_window_is_wider_than_the_most(rig: EngineRig) -> None:
@@ -411,7 +411,7 @@ def test_a_failed_write_shows_nothing_gives_its_seqs_back_and_the_next_one_works
         with pytest.raises(InternalError):
             pending.result()
     assert rig.seqs("t") == [1]
-    assert rig.topic("t").inflight_records == 0
+    assert rig.topic("t").in_flight.records == 0
     assert rig.write("t", 4).first_seq == 2
     armed = False
     rig.crash()
@@ -472,7 +472,7 @@ def test_a_failed_write_of_the_log_says_nothing_about_what_was_written_before_it
     strike[0] = True
     rig.write_nowait("t", 3)
     rig.runtime.run_until_idle()
-    assert rig.topic("t").lost_from == 3
+    assert rig.topic("t").in_flight.lost_from == 3
     strike[0] = False
     rig.runtime.advance(100)
     assert rig.engine.synced_seq(rig.topic("t")) == 2

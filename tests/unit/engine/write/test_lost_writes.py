@@ -59,7 +59,7 @@ def test_a_checkpoint_ends_the_loss_of_a_failed_write() -> None:
         assert rig.checkpoint()
         assert lossy.synced("t") == 5
         assert woken[-1] == 5
-        assert rig.topic("t").lost_from is None
+        assert rig.topic("t").in_flight.lost_from is None
         rig.crash(CrashMode.DROP)
         assert rig.seqs("t")[:5] == [1, 2, 3, 4, 5]
 
@@ -113,7 +113,7 @@ def test_a_frame_that_was_written_is_no_loss() -> None:
     losses.note(topic, 1, 2, Submission((), sync=False, done=None), None)
     assert not losses
     losses.note(topic, 3, 4, Submission((), sync=False, done=None), InternalError("no"))
-    assert (topic.lost_from, topic.lost_to, losses.captured()) == (3, 4, {topic: topic.head})
+    assert (topic.in_flight.lost_from, topic.in_flight.lost_to, losses.captured()) == (3, 4, {topic: topic.head})
 
 
 def test_a_jump_between_two_frames_of_one_run_is_a_loss_for_sure() -> None:

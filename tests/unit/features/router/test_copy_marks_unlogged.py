@@ -110,14 +110,14 @@ def test_no_copy_takes_the_seq_of_a_direct_write_whose_log_write_failed(error: i
     rig.write("b", "direct")
     rig.run()
     lossy.fails = False
-    assert lossy.topic("b").lost_from == 3, "it was shown and acked before its write failed"
+    assert lossy.topic("b").in_flight.lost_from == 3, "it was shown and acked before its write failed"
     rig.send("POST", "/v0/topics/a", {"records": [{"data": "next"}]})
     if then == "write":
         rig.write("b", "later")
     rig.advance(100)
     before = shown(rig, "b")
     assert before[3] == "direct"
-    assert lossy.topic("b").lost_from == 3, "no checkpoint has it"
+    assert lossy.topic("b").in_flight.lost_from == 3, "no checkpoint has it"
     rig.crash(CrashMode.DROP)
     del before[3]
     assert shown(rig, "b") == before

@@ -377,7 +377,7 @@ def test_a_commit_whose_write_fails_publishes_nothing_and_keeps_its_parts() -> N
     armed.append(True)
     with pytest.raises(InternalError):
         rig.commit()
-    assert (rig.values(), rig.topic("a").inflight_records) == ([], 0)
+    assert (rig.values(), rig.topic("a").in_flight.records) == ([], 0)
     assert rig.commit().seqs == range(1, 2)
     assert rig.values() == ["v"]
 
