@@ -142,7 +142,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         _STORE,
         "backup_dir",
-        "Directory for backups; without it, any directory if only this machine can connect.",
+        "Directory for backups; without it, the server makes none.",
     ),
     Option(_STORE, "wal_shards", "Number of WAL writers, each with its own process and files.", least=1),
     Option(

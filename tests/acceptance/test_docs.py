@@ -18,10 +18,10 @@ def _pages_to_run() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", _pages_to_run())
 def test_every_command_of_the_page_works(page: str, tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+    room = tmp_path / "room"
+    room.mkdir()
+    with serving(tmp_path, "--backup-dir", str(room / "backups")) as server:
         server.wait_ready()
-        room = tmp_path / "room"
-        room.mkdir()
         wrong = run_page(page, server.address, room)
     assert not wrong, "\n\n".join(wrong)
 

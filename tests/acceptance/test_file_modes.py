@@ -35,8 +35,13 @@ def fill(server: ServerProcess, tmp_path: Path) -> None:
         status, _ = server.ask("POST", "/v0/topics/t", {"records": [{"data": 1, "tag": "x"}] * 100})
         assert status in (200, 201)
     until(lambda: list((tmp_path / "cold").glob("topics/*/*.parquet")), bool)
-    assert server.ask("POST", "/v0/backups", {"to": str(tmp_path / "backup")})[0] == 202
+    assert server.ask("POST", "/v0/backups", {})[0] == 202
     until(lambda: list((tmp_path / "backup").glob("backups/*/manifest.json")), bool)
+
+
+def places(directory: Path) -> tuple[str, ...]:
+    """Return the flags that name the cold directory and the backup directory."""
+    return "--cold-dir", str(directory / "cold"), "--backup-dir", str(directory / "backup")
 
 
 FLAGS = ("--segment-max-events", "100", "--hot-retain-segments", "1")
@@ -51,7 +56,7 @@ def test_no_other_user_can_read_what_the_server_writes(
     """The server is started with a umask that hides nothing."""
     before = os.umask(0)
     try:
-        with serving(tmp_path, "--cold-dir", str(tmp_path / "cold"), *FLAGS, *flags) as server:
+        with serving(tmp_path, *places(tmp_path), *FLAGS, *flags) as server:
             fill(server, tmp_path)
             server.stop()
     finally:
@@ -68,7 +73,7 @@ def test_a_reader_in_place_of_the_servers_group_reads_segments_with_group_read()
     """The directory is not `tmp_path`, because pytest closes its parents to other users."""
     with (
         tempfile.TemporaryDirectory() as name,
-        serving(Path(name), "--cold-dir", f"{name}/cold", *FLAGS, "--group-read") as server,
+        serving(Path(name), *places(Path(name)), *FLAGS, "--group-read") as server,
     ):
         Path(name).chmod(0o755)
         fill(server, Path(name))

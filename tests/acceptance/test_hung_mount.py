@@ -35,13 +35,18 @@ class Rig:
 
     def __init__(self, directory: Path, **config: Any) -> None:
         cold = str(directory / "cold")
+        self.backups = str(directory / "backups")
         self.settings = Settings(
-            data_dir=str(directory / "data"), cold_dir=cold, segment_max_events=8, hot_retain_segments=0, cache_bytes=1
+            data_dir=str(directory / "data"),
+            cold_dir=cold,
+            backup_dir=self.backups,
+            segment_max_events=8,
+            hot_retain_segments=0,
+            cache_bytes=1,
         )
         self.hanging = HangingDisk(OsDisk(), cold)
         self.patience = Patience(WAIT_S)
         self.config = config
-        self.backups = str(directory / "backups")
 
     async def start(self) -> None:
         """Start the server, and fill it."""

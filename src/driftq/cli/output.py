@@ -5,6 +5,7 @@ output, everything else to standard error. Without a terminal there are no colou
 questions. rich is imported only when something is drawn, because plain lines do not need it.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,9 +82,15 @@ def readable(field: str, value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return _readable_number(field, value)
-    if isinstance(value, str):
-        return value
-    return json.encode(value).decode()
+    return printable(value if isinstance(value, str) else json.encode(value).decode())
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters as escapes, so that it cannot command the terminal that shows it."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _readable_number(field: str, value: int | float) -> str:
@@ -115,21 +122,27 @@ def console_of(stream: IO[str]) -> "Console":
     return Console(file=stream, highlight=False, width=None if stream.isatty() else _UNLIMITED)
 
 
+def _json_of(value: object) -> bytes:
+    """Return JSON; for a terminal, with all control characters as escapes, which mean the same."""
+    encoded = json.encode(value)
+    return printable(encoded.decode()).encode() if sys.stdout.isatty() else encoded
+
+
 def print_line(value: object, *, at_once: bool = True) -> None:
     """Print one line of JSON. With `at_once` it is flushed, for readers that follow the output."""
-    sys.stdout.buffer.write(json.encode(value) + b"\n")
+    sys.stdout.buffer.write(_json_of(value) + b"\n")
     if at_once:
         sys.stdout.buffer.flush()
 
 
 def _print_json(value: object) -> None:
-    sys.stdout.buffer.write(json.format(json.encode(value), indent=2) + b"\n")
+    sys.stdout.buffer.write(json.format(_json_of(value), indent=2) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def note(message: str) -> None:
-    """Print a message that is not a result, on standard error."""
-    sys.stderr.write(f"{message}\n")
+    """Print a message that is not a result, on standard error. It may have several lines."""
+    sys.stderr.write("\n".join(map(printable, message.split("\n"))) + "\n")
 
 
 def confirm(question: str, *, yes: bool) -> None:

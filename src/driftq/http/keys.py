@@ -45,6 +45,8 @@ class ApiKeys:
     def parse(cls, text: str) -> "ApiKeys":
         """Parse the value of DRIFTQ_API_KEYS. Raise StartError if an entry is invalid."""
         entries = [entry for entry in map(str.strip, text.split(",")) if entry]
+        if text and not entries:
+            raise StartError("DRIFTQ_API_KEYS contains no key; unset it to start without keys")
         return cls(_entry(entry, number) for number, entry in enumerate(entries))
 
     def who(self, request: Request, *, form_token: bool) -> Access | None:

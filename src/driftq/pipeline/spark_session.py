@@ -26,7 +26,7 @@ from driftq.pipeline.spark.jvm import (
 )
 from driftq.pipeline.spark.plain_spark import VARIABLE as PLAIN_VARIABLE
 from driftq.pipeline.spark.plain_spark import is_plain
-from driftq.pipeline.spark.socket_directory import SERVER_VARIABLE
+from driftq.pipeline.spark.socket_directory import SERVER_VARIABLE, private_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,7 +210,7 @@ def defaults(master: str) -> dict[str, str]:
     """Return our default conf for a master. Values that the caller gives override it."""
     settings = dict(_QUICK)
     # The in-memory catalog creates this directory immediately; by default it would be in the working directory.
-    settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / f"driftq-warehouse-{os.getuid()}")
+    settings["spark.sql.warehouse.dir"] = str(private_directory("driftq-warehouse"))
     if is_plain():
         settings |= {"spark.log.level": "ERROR", f"spark.executorEnv.{PLAIN_VARIABLE}": "1"}
     else:

@@ -1,9 +1,10 @@
-"""The machine: boot id, open handles, memory of the process, and room on a file system."""
+"""The machine: boot id, open handles, memory and environment of the process, and room on a file system."""
 
 import ctypes
 import gc
 import mmap
 import os
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -101,3 +102,35 @@ def space_at(path: str) -> DiskUsage:
     """Return the free and total bytes of the file system of a path. Raises OSError."""
     found = os.statvfs(path)
     return DiskUsage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+_ENV_START = 49
+"""Place of the address of the environment in /proc/self/stat, after the name of the program: proc(5) counts from 1."""
+_ENVIRONMENT = "/proc/self/environ"
+
+
+def take_variable(name: str, environment: MutableMapping[str, str] = os.environ) -> str:
+    """Return the value of an environment variable, and remove it; "" if there is none.
+
+    Linux shows the environment with which a process has started in `/proc/<pid>/environ`, also that of a process
+    that was forked later. So the value is overwritten there too.
+    """
+    value = environment.pop(name, "")
+    if value and environment is os.environ:
+        _overwrite(os.fsencode(f"{name}={value}"), len(os.fsencode(name)) + 1)
+    return value
+
+
+def _overwrite(entry: bytes, kept: int) -> None:
+    """Overwrite an entry of the initial environment after its first `kept` bytes, if the system shows one."""
+    try:
+        with open(_ENVIRONMENT, "rb") as file:
+            place = (b"\0" + file.read()).find(b"\0" + entry + b"\0")
+        with open("/proc/self/stat", "rb") as file:
+            start = int(file.read().rpartition(b")")[2].split()[_ENV_START - 2])
+    except (OSError, ValueError, IndexError):
+        return
+    if place < 0 or start == 0:
+        return
+    if ctypes.string_at(start + place, len(entry)) == entry:
+        ctypes.memset(start + place + kept, ord("*"), len(entry) - kept)

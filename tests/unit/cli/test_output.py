@@ -7,7 +7,7 @@ import pytest
 from msgspec import json
 
 from driftq.cli.exits import CommandError, ExitCode
-from driftq.cli.output import confirm, print_line, progress, readable, show, show_rows, size
+from driftq.cli.output import confirm, note, print_line, printable, progress, readable, show, show_rows, size
 from tests.acceptance.command_line import at_a_terminal
 
 ROWS = [{"topic": "a", "count": 1, "bytes": 2048, "more": None}, {"topic": "[b]", "count": 22, "bytes": 1}]
@@ -112,3 +112,33 @@ def test_a_bar_at_a_terminal() -> None:
     assert code == 0
     assert "working" in seen
     assert "10/10" in seen
+
+
+HOSTILE = "red\x1b[31m \x9b2J \x07 \r over \u202e right"
+
+
+def test_no_output_can_command_a_terminal(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tag, a group or an error from a server may contain anything."""
+    show_rows([{"topic": HOSTILE, "config": {"a": HOSTILE}}], as_json=False)
+    show({"topic": HOSTILE}, as_json=False)
+    note(f"server says {HOSTILE}\nsecond line")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_line({"tag": HOSTILE})
+    out, err = capfdbinary.readouterr()
+    printed = (out + err).decode()
+    assert {char for char in printed if not char.isprintable()} == {"\n"}
+    assert "\\u001b[31m" in printed
+    assert "second line\n" in err.decode()
+    assert json.decode(out.splitlines()[-1]) == {"tag": HOSTILE}
+
+
+def test_other_programs_get_the_text_as_it_is(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    print_line({"tag": "Grüße \x9b"})
+    assert capfdbinary.readouterr().out.decode() == '{"tag":"Grüße \x9b"}\n'
+
+
+def test_ordinary_text_of_any_language_is_printed_as_it_is() -> None:
+    for text in ("Grüße", "日本語", "naïve café", "emoji 👩‍🚀", "a\\b"):
+        assert printable(text) == text

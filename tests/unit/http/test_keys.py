@@ -9,9 +9,15 @@ from driftq.http.request import Request
 
 
 def test_no_keys_are_no_keys() -> None:
-    for text in ("", " ", ",", " , ,, "):
-        assert not ApiKeys.parse(text)
-        assert ApiKeys.parse(text).find(b"") is None
+    assert not ApiKeys.parse("")
+    assert ApiKeys.parse("").find(b"") is None
+
+
+@pytest.mark.parametrize("text", [" ", ",", " , ,, "])
+def test_a_list_without_any_key_is_refused(text: str) -> None:
+    """A server that was meant to have keys must not start without them."""
+    with pytest.raises(StartError, match="DRIFTQ_API_KEYS contains no key"):
+        ApiKeys.parse(text)
 
 
 def test_entries_are_trimmed_and_cut_at_the_first_two_colons() -> None:

@@ -30,6 +30,7 @@ class Outage:
             segment_max_events=8,
             cache_bytes=1,
             cold_dir="/cold" if tier == "cold" else None,
+            backup_dir="/to",
             hot_retain_segments=0,
         )
         self.rig.ok("PUT", "/v0/topics/t", config)

@@ -42,7 +42,7 @@ from driftq.system.disk import Disk, OsDisk, keep_private
 from driftq.system.hang_guard import Patience, PatientDisk
 from driftq.system.lock import ORPHANS_S, holders, wait_for_orphans
 from driftq.system.log_facts import facts
-from driftq.system.machine import collect_seldom, keep_for_good, keep_freed_memory, read_boot_id
+from driftq.system.machine import collect_seldom, keep_for_good, keep_freed_memory, read_boot_id, take_variable
 from driftq.system.runtime import AsyncioRuntime
 from driftq.system.writer_process import OsWriterProcess, fork_writer_processes
 
@@ -66,7 +66,7 @@ def run_server(flags: dict[str, Value]) -> int:
     form = str(flags.get("log_format") or chosen_format((), os.environ))
     try:
         settings = read_settings(os.environ, flags)
-        keys = ApiKeys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
+        keys = ApiKeys.parse(take_variable("DRIFTQ_API_KEYS"))
         start_log(settings.log_level, settings.log_format)
         keep_private(group_read=settings.group_read)
         _allow_handles(settings)

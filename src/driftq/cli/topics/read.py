@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftq.cli.exits import CommandError, ExitCode
-from driftq.cli.output import Json, note, print_line, readable
+from driftq.cli.output import Json, note, print_line, printable, readable
 from driftq.cli.server_access import TopicName, complete_topic, served
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def print_item(item: "Record | Tombstone", *, as_json: bool, topic: str | None =
         print_line({**({} if topic is None else {"topic": topic}), **to_builtins(item)}, at_once=False)
         return
     place = "" if topic is None else f"{topic}  "
-    line = place + (_record_line(item) if isinstance(item, Record) else _gap_line(item)) + "\n"
-    sys.stdout.buffer.write(line.encode())
+    line = place + (_record_line(item) if isinstance(item, Record) else _gap_line(item))
+    sys.stdout.buffer.write(printable(line).encode() + b"\n")
 
 
 def _record_line(record: "Record") -> str:

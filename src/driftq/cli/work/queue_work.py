@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,7 +166,7 @@ class JobCommands:
             *self._work.command,
             stdin=subprocess.PIPE,
             stdout=sys.stderr if self._work.quiet else None,
-            env=os.environ | job_environment(self._work.queue, job),
+            env=command_environment(os.environ, self._work.queue, job),
             start_new_session=True,  # Ctrl-C must not reach the command
         )
         try:
@@ -179,8 +179,19 @@ class JobCommands:
         return child.returncode or 0
 
 
-def job_environment(queue: str, job: "Job") -> dict[str, str]:
-    """Return the environment variables that describe a job, without its data."""
+_SECRETS = ("DRIFTQ_API_KEY", "DRIFTQ_API_KEYS")
+
+
+def command_environment(inherited: Mapping[str, str], queue: str, job: "Job") -> dict[str, str]:
+    """Return the environment of a command: what this process has except API keys, and variables of the job.
+
+    A variable cannot contain a NUL character; one in a tag becomes U+FFFD.
+    """
+    kept = {name: value for name, value in inherited.items() if name not in _SECRETS}
+    return kept | {name: value.replace("\0", "\ufffd") for name, value in _job_variables(queue, job).items()}
+
+
+def _job_variables(queue: str, job: "Job") -> dict[str, str]:
     facts = {"TOPIC": queue, "SEQ": str(job.seq), "TS": str(job.ts), "DELIVERIES": str(job.deliveries)}
     facts |= {"TAG": job.tag or "", "META": json.encode(job.meta or {}).decode(), "LEASE_ID": job.lease_id}
     return {f"DRIFTQ_JOB_{name}": value for name, value in facts.items()}

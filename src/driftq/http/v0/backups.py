@@ -1,10 +1,9 @@
 """Backups of the running server (an addition to http-v0). They need a key with the `admin` scope and no prefixes.
 
-The operator decides where backups go: into the directory given by `--backup-dir`, or one below it. Without that
-setting a request may name any directory, but only if the server listens on the loopback interface.
+The operator decides where backups go: into the directory given by `--backup-dir`, or one below it. A server without
+that setting makes no backups, because a request that names any directory could write where only the server may.
 """
 
-import ipaddress
 import os
 
 from msgspec import Struct
@@ -80,17 +79,14 @@ class BackupEndpoints:
     def _directory(self, to: str | None) -> str:
         """Return the real path of the target. Raise InvalidRequestError or ForbiddenError if it is not allowed."""
         root = self._server.settings.backup_dir
+        if root is None:
+            raise InvalidRequestError("this server makes no backups; start it with --backup-dir DIR")
         if to is None:
-            if root is None:
-                raise InvalidRequestError("this server has no --backup-dir; give the target directory in `to`")
             return os.path.realpath(root)
         if not os.path.isabs(to) or "\0" in to:
             raise InvalidRequestError("`to` must be an absolute path on the server's machine")
         path = os.path.realpath(to)
-        if root is None:
-            if not _is_loopback(self._server.settings.host):
-                raise ForbiddenError("other machines can reach this server, so backups may go only to its --backup-dir")
-        elif os.path.commonpath([path, os.path.realpath(root)]) != os.path.realpath(root):
+        if os.path.commonpath([path, os.path.realpath(root)]) != os.path.realpath(root):
             raise ForbiddenError("`to` must be the server's --backup-dir or a directory below it")
         if any(os.path.commonpath([path, own]) == own for own in self._server.real_roots):
             raise InvalidRequestError("`to` must not be inside the server's own directories")
@@ -104,13 +100,6 @@ def _check_whole(request: Request) -> None:
     """Raise ForbiddenError if the key is limited to prefixes: a backup contains every topic."""
     if request.access.prefixes:
         raise ForbiddenError("backups need a key without prefixes")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _row(backup: Backup) -> BackupRow:

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from driftq.pipeline.errors import PipelineError
+
 SERVER_VARIABLE = "DRIFTQ_SESSION_SERVER"
 
 LONGEST = 100
@@ -55,6 +57,20 @@ def inherited() -> tuple[int, ...]:
     """Return the file descriptors that a JVM must inherit, so that the directory lasts as long as the JVM."""
     found = socket_directory()
     return () if found is None else (found.lock,)
+
+
+def private_directory(name: str) -> Path:
+    """Return a directory for temporary files that only this user can use. Raise PipelineError if there cannot be one.
+
+    Another user may have made a directory of that name in a place where everybody can.
+    """
+    path = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PipelineError(f"{path} is not a directory of this user; remove it, or set TMPDIR to another directory")
+    path.chmod(0o700)
+    return path
 
 
 def _is_private(found: os.stat_result) -> bool:

@@ -40,9 +40,9 @@ def test_only_an_admin_of_every_name_may(key: str) -> None:
         ({"backup_dir": "/to"}, "/elsewhere", 403),
         ({"backup_dir": "/to"}, "nightly", 400),
         ({}, None, 400),
-        ({}, "/elsewhere", 202),
-        ({}, "/data/inside", 400),
-        ({"host": "0.0.0.0"}, "/elsewhere", 403),
+        ({}, "/elsewhere", 400),
+        ({"backup_dir": "/data"}, "/data/inside", 400),
+        ({"host": "0.0.0.0"}, "/elsewhere", 400),
         ({"host": "0.0.0.0", "backup_dir": "/to"}, "/to", 202),
     ],
 )

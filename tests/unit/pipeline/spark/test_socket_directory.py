@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.spark import socket_directory as sockets
 
 
@@ -95,3 +96,17 @@ def test_none_is_used_whose_path_is_too_long_for_a_socket(temporary: Path, monke
     monkeypatch.setattr(sockets, "LONGEST", whole - 1)
     sockets.socket_directory.cache_clear()
     assert sockets.socket_directory() is None
+
+
+def test_a_directory_for_temporary_files_is_private(temporary: Path) -> None:
+    (temporary / f"driftq-x-{os.getuid()}").mkdir(mode=0o755)
+    found = sockets.private_directory("driftq-x")
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert sockets.private_directory("driftq-y").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_is_a_link_of_somebody_is_refused(temporary: Path) -> None:
+    (temporary / "elsewhere").mkdir()
+    (temporary / f"driftq-x-{os.getuid()}").symlink_to(temporary / "elsewhere")
+    with pytest.raises(PipelineError, match="is not a directory of this user"):
+        sockets.private_directory("driftq-x")
