@@ -5,6 +5,8 @@ The cache contains only committed messages. A message that is not in it is read 
 applies to the whole broker; the oldest entry is removed first.
 """
 
+from collections import OrderedDict
+
 from driftq.features.broker.state.stored_messages import Read, to_data
 
 BYTES_MAX = 16 << 20
@@ -17,7 +19,8 @@ class MessageCache:
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._kept: dict[tuple[int, int], tuple[Read, int]] = {}
+        # A plain dict finds its oldest entry slowly after many removals at its start.
+        self._kept: OrderedDict[tuple[int, int], tuple[Read, int]] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
@@ -38,5 +41,5 @@ class MessageCache:
         self._kept[topic_id, offset] = found, weight
         self._size += weight
         while self._size > self._bytes_max:
-            oldest = next(iter(self._kept))
-            self._size -= self._kept.pop(oldest)[1]
+            _, (_, gone) = self._kept.popitem(last=False)
+            self._size -= gone
