@@ -68,7 +68,7 @@ def run_plain(handle: Callable[[Item], Outcome], item: Item) -> Outcome:
 
 def check_outcome(handle: Callable[..., object], outcome: object) -> object:
     """Return `outcome`. Raise TypeError if it is work that was not done yet: an awaitable or a generator."""
-    if not (inspect.isawaitable(outcome) or isinstance(outcome, Generator | AsyncGenerator)):
+    if outcome is None or not (inspect.isawaitable(outcome) or isinstance(outcome, Generator | AsyncGenerator)):
         return outcome
     if isinstance(outcome, Coroutine | Generator):
         outcome.close()

@@ -22,7 +22,7 @@ from driftq.http.v1.messages.settlement import (
     checked_numbers,
     checked_place,
 )
-from driftq.http.v1.params import check_name, only_body, stripped
+from driftq.http.v1.params import I32_MAX, I64_MAX, check_name, only_body, stripped
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -86,6 +86,9 @@ class _Holder(NamedTuple):
 
     def found(self, entry: MessageEntry) -> tuple[int, int] | InvalidRequestError:
         """Return partition and offset of an entry, or the error in them."""
+        partition, offset = entry.partition, entry.offset
+        if type(partition) is int and type(offset) is int and 0 <= partition <= I32_MAX and 0 <= offset <= I64_MAX:
+            return partition, offset
         try:
             place = self.place(entry)
         except InvalidRequestError as error:
