@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from driftq.client import Client
-from tests.acceptance.command_line import CommandLine
-from tests.acceptance.process import ServerProcess, serving
+from tests.support.command_line import CommandLine
+from tests.support.process import ServerProcess, serving
 
 
 @pytest.fixture(scope="module")

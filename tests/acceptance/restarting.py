@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from driftq.client import Retries
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.support.process import PATIENCE_S, ServerProcess, serving
 
 PATIENT = Retries(count=200, backoff_s=0.05, backoff_max_s=0.2)
 """Of a client that does not give up before it is back."""

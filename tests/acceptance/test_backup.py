@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from driftq.client import Client, Record
-from tests.acceptance.command_line import apart
-from tests.acceptance.process import ServerProcess, serving
+from tests.support.command_line import apart
+from tests.support.process import ServerProcess, serving
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.broker_client import BrokerError, Client, Item, Worker
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
-from tests.acceptance.waiting import until
+from tests.support.process import PATIENCE_S, ServerProcess, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

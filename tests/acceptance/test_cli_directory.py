@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.command_line import apart
-from tests.acceptance.process import serving
+from tests.support.command_line import apart
+from tests.support.process import serving
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import pytest
 from msgspec import json
 
 from driftq.cli.data.import_files import _bodies
-from tests.acceptance.command_line import CommandLine
-from tests.acceptance.process import ServerProcess, serving
+from tests.support.command_line import CommandLine
+from tests.support.process import ServerProcess, serving
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
-from tests.acceptance.command_line import CommandLine, at_a_terminal
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
-from tests.acceptance.waiting import until
+from tests.support.command_line import CommandLine, at_a_terminal
+from tests.support.process import PATIENCE_S, ServerProcess, serving
+from tests.support.waiting import until
 
 
 def flat(value: object, above: str = "") -> set[str]:

@@ -8,9 +8,9 @@ from msgspec import json
 
 from driftq import __version__
 from tests.acceptance.broker_client import Client
-from tests.acceptance.command_line import CommandLine
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
-from tests.acceptance.waiting import until
+from tests.support.command_line import CommandLine
+from tests.support.process import PATIENCE_S, ServerProcess, serving
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from driftq.client import (
     StoredMessage,
 )
 from driftq.model.v1_answers import Extended
-from tests.acceptance.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_message_is_produced_delivered_and_acked(client: Client) -> None:

@@ -24,9 +24,9 @@ from driftq.client import (
 from driftq.client.transport.new_records import JsonLinesReader
 from driftq.client.transport.retry import Retries
 from tests.acceptance.hostile_server import heard, hostile, reply
-from tests.acceptance.process import PATIENCE_S, ServerProcess, environment
 from tests.acceptance.restarting import PATIENT, Restarting, restarting
 from tests.acceptance.tap import tapped
+from tests.support.process import PATIENCE_S, ServerProcess, environment
 
 
 def out_of(client: Client, topic: str) -> list[Record]:

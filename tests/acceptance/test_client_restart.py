@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from driftq.client import AsyncClient, Client, LeaseLostError, Record
-from tests.acceptance.process import PATIENCE_S
 from tests.acceptance.restarting import PATIENT, restarting
-from tests.acceptance.waiting import until
+from tests.support.process import PATIENCE_S
+from tests.support.waiting import until
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]
 

@@ -13,7 +13,7 @@ import pytest
 
 from driftq.client import AsyncClient, Client, ClientError, Retries, TransportError
 from tests.acceptance.hostile_server import CERTIFICATE, heard, hostile, reply
-from tests.acceptance.process import ServerProcess
+from tests.support.process import ServerProcess
 
 TIMEOUT_S = 3.0
 KINDS = pytest.mark.parametrize("kind", ["blocking", "asynchronous", "asynchronous pieces"])

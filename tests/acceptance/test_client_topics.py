@@ -28,7 +28,7 @@ from driftq.client import (
     UnauthorizedError,
 )
 from driftq.model.topic_config import Durability
-from tests.acceptance.process import serving
+from tests.support.process import serving
 
 
 def test_what_is_written_is_read_with_all_that_belongs_to_it(client: Client) -> None:

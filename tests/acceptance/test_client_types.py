@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.process import ROOT, environment
+from tests.support.process import ROOT, environment
 
 _SAMPLE = Path(__file__).with_name("sample_project")
 _PATIENCE_S = 300

@@ -30,10 +30,10 @@ from driftq.client import (
     StoredMessage,
     Worker,
 )
-from tests.acceptance.process import PATIENCE_S, ServerProcess, environment
 from tests.acceptance.restarting import PATIENT, restarting
 from tests.acceptance.tap import tapped
-from tests.acceptance.waiting import until
+from tests.support.process import PATIENCE_S, ServerProcess, environment
+from tests.support.waiting import until
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import json
 
-from tests.acceptance.command_line import apart
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
-from tests.acceptance.waiting import until
+from tests.support.command_line import apart
+from tests.support.process import PATIENCE_S, ServerProcess, serving
+from tests.support.waiting import until
 
 SEGMENTS, RECORDS = 5, 1000
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import environment
-from tests.acceptance.waiting import until
+from tests.support.process import environment
+from tests.support.waiting import until
 
 PATIENCE_S = 120.0
 RUNS = 12

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.doc_blocks import blocks_of, pages, run_page
-from tests.acceptance.process import serving
-
-SPARK_PAGES = {"docs/pipeline.md", "docs/jobs.md"}
-"""Their blocks need Spark: tests/pipeline runs them."""
+from tests.support.doc_blocks import SPARK_PAGES, blocks_of, pages, run_page
+from tests.support.process import serving
 
 
 def _pages_to_run() -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.process import ServerProcess, environment, serving
 from tests.acceptance.test_writer_processes import LOG, writer_processes
-from tests.acceptance.waiting import until
+from tests.support.process import ServerProcess, environment, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

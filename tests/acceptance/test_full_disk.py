@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import ServerProcess, serving
-from tests.acceptance.waiting import until
+from tests.support.process import ServerProcess, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from h2.connection import H2Connection
 from msgspec import json
 
 from driftq.http.transport.connection import PREFACE
-from tests.acceptance.process import ServerProcess, serving
+from tests.support.process import ServerProcess, serving
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from driftq.system.hang_guard import Patience, PatientDisk
 from driftq.system.runtime import AsyncioRuntime, Pending
 from driftq.testing.hanging_disk import HangingDisk
 from driftq.testing.server_rig import KeptSink
-from tests.acceptance.process import PATIENCE_S
+from tests.support.process import PATIENCE_S
 
 WAIT_S, LOOP_WAIT_S = 1.0, 0.05
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import PATIENCE_S, environment, serving
+from tests.support.process import PATIENCE_S, environment, serving
 from tests.unit.offline.driftq_core.test_core_log import line
 
 pytestmark = pytest.mark.slow

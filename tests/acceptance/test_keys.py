@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.support.process import PATIENCE_S, ServerProcess, serving
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.process import ServerProcess, serving
+from tests.support.process import ServerProcess, serving
 
 pytestmark = pytest.mark.slow
 

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import ServerProcess, environment, serving
 from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
+from tests.support.process import ServerProcess, environment, serving
 
 pytestmark = pytest.mark.slow
 

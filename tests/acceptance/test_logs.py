@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.process import environment, serving
+from tests.support.process import environment, serving
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 

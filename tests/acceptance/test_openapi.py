@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from driftq.http.openapi.v0_operations import OPERATIONS
 from driftq.http.openapi.v1_operations import OPERATIONS as BROKER_OPERATIONS
-from tests.acceptance.process import ServerProcess, serving
+from tests.support.process import ServerProcess, serving
 
 _STREAMS = {"/v0/watch/:wid", "/v0/topics/:topic/work", "/v0/ws", "/v1/consume"}
 _EXAMPLES = 12

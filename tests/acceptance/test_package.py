@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import driftq
-from tests.acceptance.process import environment
+from tests.support.process import environment
 from tests.tidy.tree import ROOT, texts
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import PATIENCE_S, ServerProcess, environment, serving
+from tests.support.process import PATIENCE_S, ServerProcess, environment, serving
 
 pytestmark = pytest.mark.slow
 

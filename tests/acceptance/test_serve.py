@@ -14,8 +14,8 @@ from msgspec import json
 
 from driftq import __version__
 from driftq.cli.server.selfcheck import run_selfcheck
-from tests.acceptance import process
-from tests.acceptance.process import PATIENCE_S, serving
+from tests.support import process
+from tests.support.process import PATIENCE_S, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden/directory/v1"
 READY_S_MAX = 0.5

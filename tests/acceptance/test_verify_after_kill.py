@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.process import ServerProcess, environment, serving
+from tests.support.process import ServerProcess, environment, serving
 
 pytestmark = pytest.mark.slow
 

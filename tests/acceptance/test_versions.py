@@ -10,7 +10,7 @@ from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.support.process import PATIENCE_S, ServerProcess, serving
 
 pytestmark = pytest.mark.slow
 

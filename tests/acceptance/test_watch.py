@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
-from tests.acceptance.waiting import until
+from tests.support.process import PATIENCE_S, ServerProcess, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

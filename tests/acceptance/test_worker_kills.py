@@ -33,9 +33,9 @@ import pytest
 
 from driftq.client import Client, Envelope, NotFoundError, Record
 from tests.acceptance.killed_worker import GROUP, GROUP_ONCE, KEYS, KINDS, QUEUE, QUEUE_ONCE, READERS, has_result
-from tests.acceptance.process import environment
 from tests.acceptance.restarting import PATIENT, Restarting, restarting
 from tests.acceptance.test_writer_processes import LOG, SEGMENTS, writer_processes
+from tests.support.process import environment
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,6 @@ import pytest
 from msgspec import json
 
 from driftq.cli.exits import ExitCode
-from tests.acceptance.process import PATIENCE_S, Served, environment, serving
 from tests.acceptance.test_watch import read_until, watching
 from tests.acceptance.test_writer_processes import (
     LOG,
@@ -28,7 +27,8 @@ from tests.acceptance.test_writer_processes import (
     writer_processes,
     writing,
 )
-from tests.acceptance.waiting import until
+from tests.support.process import PATIENCE_S, Served, environment, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.process import Served, ServerProcess, serving
-from tests.acceptance.waiting import until
+from tests.support.process import Served, ServerProcess, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

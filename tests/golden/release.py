@@ -16,8 +16,6 @@ import driftq
 from driftq.client import Client
 from driftq.model.message import Envelope, RetryPolicy
 from driftq.pipeline import session
-from tests.acceptance.command_line import apart
-from tests.acceptance.process import ServerProcess, serving
 from tests.golden.released import (
     ARCHIVED,
     HERE,
@@ -33,6 +31,8 @@ from tests.golden.released import (
 )
 from tests.pipeline.jobs import job_runner
 from tests.pipeline.topics import finished, patiently
+from tests.support.command_line import apart
+from tests.support.process import ServerProcess, serving
 
 
 def fill(client: Client) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, json
 
 from driftq.pipeline.lake.delta_tables import Lake
-from tests.acceptance.process import Served
+from tests.support.process import Served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ import pytest
 from msgspec import json
 
 from driftq.client import Client
-from tests.acceptance.command_line import apart
-from tests.acceptance.process import ServerProcess, serving
 from tests.golden.released import HERE, Expected, expected, flags, picture, releases, shows, unpack
+from tests.support.command_line import apart
+from tests.support.process import ServerProcess, serving
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driftq.pipeline import session
-from tests.acceptance.process import ServerProcess, serving
 from tests.pipeline.jobs import RunJob, job_runner
+from tests.support.process import ServerProcess, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from driftq.pipeline.spark import cluster
-from tests.acceptance.process import ServerProcess, environment
 from tests.pipeline.topics import ask, fill
+from tests.support.process import ServerProcess, environment
 
 ALL = os.environ.get("CLUSTER") == "all"
 PATIENCE_S = 600

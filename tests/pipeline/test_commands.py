@@ -14,8 +14,8 @@ from msgspec import json
 from driftq.client import Client
 from driftq.pipeline.runs.job import Progress
 from driftq.pipeline.runs.run_records import OPEN, RunRecords
-from tests.acceptance.process import environment
-from tests.acceptance.waiting import until
+from tests.support.process import environment
+from tests.support.waiting import until
 
 PATIENCE_S = 300.0
 

@@ -13,9 +13,8 @@ import pytest
 
 from driftq.pipeline.spark.jvm import start
 from driftq.pipeline.spark_session import defaults
-from tests.acceptance.doc_blocks import run_page
-from tests.acceptance.process import serving
-from tests.acceptance.test_docs import SPARK_PAGES
+from tests.support.doc_blocks import SPARK_PAGES, run_page
+from tests.support.process import serving
 
 ALONE = "docs/pipeline.md"
 """Its blocks are programs with sessions of their own, which end with them."""

@@ -27,9 +27,9 @@ from driftq.client import Client
 from driftq.pipeline.lake.archive_check import verify
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.server_topics import ServerTopics
-from tests.acceptance.process import ROOT, ServerProcess, environment
 from tests.pipeline.between import Between, Harm, child_of, kill, owner_of
 from tests.pipeline.topics import ask, fresh, values, write
+from tests.support.process import ROOT, ServerProcess, environment
 
 ROWS = 2000
 AT_ONCE = 500

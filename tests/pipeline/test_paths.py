@@ -17,9 +17,9 @@ from driftq.pipeline.source.read_options import parse
 from driftq.pipeline.source.split_plan import Piece, Split, TopicFiles, splits_of
 from driftq.pipeline.source.split_reader import Task, read_split
 from driftq.pipeline.source.topic_listing import TopicListing
-from tests.acceptance.process import ServerProcess
-from tests.acceptance.waiting import until
 from tests.pipeline.topics import PATIENCE_S, ask, fill, table
+from tests.support.process import ServerProcess
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,9 +11,9 @@ from driftq.client import Client
 from driftq.pipeline import run_job
 from driftq.pipeline.runs.job import JobResult
 from driftq.pipeline.runs.launcher import RunSettings
-from tests.acceptance.process import PATIENCE_S, ServerProcess
-from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, records, values, write
+from tests.support.process import PATIENCE_S, ServerProcess
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 

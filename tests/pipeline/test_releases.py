@@ -9,7 +9,6 @@ from driftq.client import Client
 from driftq.pipeline.lake.archive_check import verify
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.server_topics import ServerTopics
-from tests.acceptance.process import serving
 from tests.golden.released import (
     ARCHIVED,
     LATER,
@@ -23,6 +22,7 @@ from tests.golden.released import (
 )
 from tests.pipeline.jobs import job_runner
 from tests.pipeline.topics import finished, patiently
+from tests.support.process import serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from driftq.pipeline.lake.delta_tables import Lake, WriterBatch
 from driftq.pipeline.lake.table_layout import GAPS, RECORDS
 from driftq.pipeline.runs.launcher import RunSettings
 from driftq.pipeline.runs.run_records import RunRecord
-from tests.acceptance.process import ROOT, ServerProcess, serving
-from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
+from tests.support.process import ROOT, ServerProcess, serving
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,8 +10,8 @@ from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.errors import AbsentError
 from driftq.pipeline.runs.launcher import RunSettings
 from driftq.pipeline.spark.plain_spark import is_plain
-from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
+from tests.support.process import ServerProcess
 
 pytestmark = pytest.mark.usefixtures("spark")
 

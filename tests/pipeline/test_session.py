@@ -16,8 +16,8 @@ from pyarrow import RecordBatch
 
 from driftq.pipeline import register, session
 from driftq.pipeline.jobs.stream_options import in_short
-from tests.acceptance.process import ServerProcess, environment
 from tests.pipeline.topics import PATIENCE_S, ask, fill, values, write
+from tests.support.process import ServerProcess, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

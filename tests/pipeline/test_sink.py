@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, finished, fresh, records, values
+from tests.support.process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

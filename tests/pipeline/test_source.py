@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from driftq.pipeline import register
 from driftq.pipeline.topic_table import CALCULATED
-from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, fill, table
+from tests.support.process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 
 from driftq.pipeline.server_connection import Wire
 from driftq.pipeline.source.cursor_listener import CursorListener, places_in
-from tests.acceptance.process import ServerProcess, serving
 from tests.pipeline.topics import PATIENCE_S, ask, cursor_at, fill, finished
+from tests.support.process import ServerProcess, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.errors import StreamingQueryException
 
 from driftq.pipeline import PipelineError
-from tests.acceptance.process import ServerProcess
-from tests.acceptance.waiting import until
+from tests.support.process import ServerProcess
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from driftq.codec.arrow_columns import read_texts
 from driftq.errors import BatchTooLargeError, InvalidRequestError
-from tests.acceptance.process import environment
+from tests.support.process import environment
 
 STREAMS = 100_000
 SEED = 15

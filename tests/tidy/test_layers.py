@@ -37,3 +37,16 @@ def test_no_server_code_lets_arrow_parse_messages() -> None:
         if isinstance(node, ast.Attribute) and node.attr in names
     ]
     assert not using, "\n".join(using)
+
+
+def test_helpers_that_several_kinds_of_tests_use_are_in_support() -> None:
+    """`tests/support` imports only itself; nothing imports from the acceptance tests except they themselves."""
+    wrong = [
+        f"{module.name}: {name}"
+        for module in (*modules("tests"), *modules("bench"))
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and (name := node.module or "").startswith("tests.")
+        if (name.startswith("tests.acceptance") and not module.name.startswith("tests/acceptance/"))
+        or (module.name.startswith("tests/support/") and not name.startswith("tests.support"))
+    ]
+    assert not wrong, "\n".join(wrong)

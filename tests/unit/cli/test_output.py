@@ -8,7 +8,7 @@ from msgspec import json
 
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import confirm, note, print_line, printable, progress, readable, show, show_rows, size
-from tests.acceptance.command_line import at_a_terminal
+from tests.support.command_line import at_a_terminal
 
 ROWS = [{"topic": "a", "count": 1, "bytes": 2048, "more": None}, {"topic": "[b]", "count": 22, "bytes": 1}]
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.acceptance.process import environment
+from tests.support.process import environment
 
 _COMPARE = """
 import importlib, logging, pkgutil, sys, traceback

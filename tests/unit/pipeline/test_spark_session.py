@@ -17,7 +17,7 @@ from driftq.pipeline import topic_table as cold_topics
 from driftq.pipeline.source import cursor_listener as progress
 from driftq.pipeline.spark import jvm
 from driftq.pipeline.spark_session import defaults
-from tests.acceptance.process import environment
+from tests.support.process import environment
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from driftq.pipeline.jobs.lineage.run_fold import LetterNote, Try, load
 from driftq.pipeline.jobs.rollup.minute_figures import ROLLUP
 from driftq.pipeline.lake.delta_tables import Lake
-from tests.acceptance.process import environment
+from tests.support.process import environment
 
 # In processes of their own, because what is registered to travel by value stays so.
 _HERE = """

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from driftq.pipeline.lake.parquet_parts import Places
-from tests.acceptance.process import environment
+from tests.support.process import environment
 
 # In a process of its own, because what is registered to travel by value stays so.
 _HERE = """

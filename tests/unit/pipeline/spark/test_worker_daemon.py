@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from driftq.pipeline.spark.worker_daemon import HUNG_UP, STREAM_PROCESS, hush, hush_this_process
-from tests.acceptance.process import environment
+from tests.support.process import environment
 
 
 def printed(error: BaseException, capsys: pytest.CaptureFixture[str]) -> str:

@@ -14,7 +14,7 @@ from msgspec import json
 
 from driftq.cli.commands import make_app
 from driftq.cli.lazy_groups import run
-from tests.acceptance.process import PATIENCE_S, ServerProcess, environment
+from tests.support.process import PATIENCE_S, ServerProcess, environment
 
 
 class Done(NamedTuple):

@@ -1,4 +1,4 @@
-"""Real processes for the acceptance tests: the server, and how both it and the workers find the package."""
+"""Real processes for tests: the server, and how both it and the workers find the package."""
 
 import os
 import re

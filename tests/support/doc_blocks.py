@@ -17,10 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.acceptance.process import environment
-from tests.tidy.tree import ROOT
+from tests.support.process import environment
 
 RUN = {"sh", "console", "python"}
+SPARK_PAGES = {"docs/pipeline.md", "docs/jobs.md"}
+"""Pages whose blocks need Spark: tests/pipeline runs them."""
+ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
     r"(?P<notes>(?:^[ ]*<!--[^\n]*-->\n)*)^[ ]*```(?P<language>\w+)\n(?P<text>.*?)^[ ]*```$", re.M | re.S
 )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.acceptance.process import PATIENCE_S
+from tests.support.process import PATIENCE_S
 
 T = TypeVar("T")
 
