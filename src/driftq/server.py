@@ -139,19 +139,13 @@ class Server:
         self.entropy = entropy or SystemEntropy()
         leases = LeaseLog()
         self.routers = Routers(settings.limits, runtime)
-        self.registry = IdempotencyRegistry(settings.broker)
-        self.hook = make_hook(settings.broker, runtime, clock)
-        self.broker = Broker(settings.broker, self.registry, self.hook)
-        self.runs = RunIndex(settings.broker.run_index_entries)
-        self.broker.broker_state.listeners.append(self.runs.heard)
-        self.broker.broker_state.enders.append(self.runs.ended)
-        features = (leases, self.cursors, self.staging, self.routers, self.registry, self.runs, self.broker)
+        self._make_broker()
         self.engine = Engine(
             disk,
             clock,
             runtime,
             settings,
-            features,
+            (leases, self.cursors, self.staging, self.routers, self.registry, self.runs, self.broker),
             self.routers,
             pid=pid,
             recover=False,
@@ -165,6 +159,16 @@ class Server:
         if recover:
             for _ in self.recover():
                 pass
+
+    def _make_broker(self) -> None:
+        """Make the broker and what it works with: idempotency keys, the router hook, the index of runs."""
+        settings = self.settings.broker
+        self.registry = IdempotencyRegistry(settings)
+        self.hook = make_hook(settings, self.runtime, self.clock)
+        self.broker = Broker(settings, self.registry, self.hook)
+        self.runs = RunIndex(settings.run_index_entries)
+        self.broker.broker_state.listeners.append(self.runs.heard)
+        self.broker.broker_state.enders.append(self.runs.ended)
 
     def recover(self) -> Iterator[None]:
         """Read the log in small steps. The server can be used after the last one. Raises StartError.

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.tidy.tree import ROOT, pages, texts
+from tests.tidy.tree import ROOT, modules, pages, texts
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
@@ -29,6 +29,9 @@ _LOOKED_FOR = (
     "the archive is verified",
 )
 """Behaviours whose place in the code `docs/README.md` must name."""
+
+_NOT_MODULES = {"disk"}
+"""Words of the pages that are also names of modules: a durability class."""
 
 # In pieces, so that this file does not name what it forbids.
 _REGISTRY_HOSTS = ("py" + "pi.org", "pythonhosted" + ".org", "py" + "pi.python.org", "anaconda" + ".org")
@@ -110,6 +113,45 @@ def test_every_place_in_the_code_that_a_page_names_exists(name: str) -> None:
     assert len(places) > 40
     missing = [problem for problem in map(_missing_place, places) if problem is not None]
     assert not missing, "\n".join(missing)
+
+
+@pytest.mark.parametrize("name", ["docs/README.md", "docs/architecture.md"])
+def test_a_module_is_named_by_its_path_below_the_package(name: str) -> None:
+    """Its bare name would stay when the module moves. The table of Spark's private names is about one package."""
+    page = pages()[name].partition("## Private names of Spark")[0]
+    inner = {module.path.stem for module in modules("src") if module.name.count("/") > 2}
+    known = {module.path.parent.name for module in modules("src")} | {"errors"} | _NOT_MODULES
+    bare = set(re.findall(r"`([a-z0-9_]+)`", page)) & inner - known
+    assert not bare, f"write the path of these modules: {sorted(bare)}"
+
+
+def _tests_of(module: str, rows: dict[str, list[str]]) -> list[str]:
+    """Return the tests of the row with the longest path that is the module's own or that of a package around it."""
+    fitting = [path for path in rows if f"{module}/".startswith(f"{path}/")]
+    return rows[max(fitting, key=len)] if fitting else []
+
+
+def test_the_tests_of_every_module_can_be_found() -> None:
+    """A module has a test of its own path, or a row of hacking.md covers it and all the tests of that row exist."""
+    table = pages()["docs/hacking.md"].partition("**Where is the test of a module?**")[2].partition("**Coverage.**")[0]
+    rows: dict[str, list[str]] = {}
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            names, tests = (re.findall(r"`([^`]+)`", cell) for cell in line.strip("| ").split(" | "))
+            rows |= {path: [test for test in tests if test != "rig"] for path in names}
+    missing = [test for tests in rows.values() for test in tests if not list(ROOT.glob(test))]
+    wrong = [f"{path}: no such module or package" for path in rows if not _exists(path)]
+    without = []
+    for module in modules("src/driftq"):
+        path = module.path.relative_to(ROOT / "src/driftq").with_suffix("")
+        mirror = ROOT / "tests/unit" / path.parent / f"test_{path.name}.py"
+        if not module.is_package and not mirror.is_file() and not _tests_of(str(path), rows):
+            without.append(str(path))
+    assert not missing + wrong + without, f"no such tests: {missing}; wrong rows: {wrong}; no row: {without}"
+
+
+def _exists(path: str) -> bool:
+    return (ROOT / "src/driftq" / path).is_dir() or (ROOT / f"src/driftq/{path}.py").is_file()
 
 
 def test_a_place_that_does_not_exist_is_found() -> None:

@@ -248,21 +248,13 @@ class MessageSettler:
         topic, group, group_partition = found
         leased = entry.state is State.LEASED
         due = at + delay_ms_of(self._settings, entry, verdict.delay_ms, nacked=nacked) if leased else entry.due
-        now = self._deadlines.now()
         # This owner must not fail a key that another owner holds by now.
         keyed = entry.scope if nacked and self._is_free(entry) else None
-        body = RetryBody(
-            group.name,
-            group_partition.partition,
-            entry.offset,
-            entry.attempts,
-            verdict.reason,
-            now,
-            max(now, due),
-            "" if keyed is None else keyed.tenant,
-            "" if keyed is None else keyed.key,
-            verdict.dead_letter or entry.doomed,
-        )
+        tenant, key = ("", "") if keyed is None else (keyed.tenant, keyed.key)
+        place = (group.name, group_partition.partition, entry.offset, entry.attempts)
+        now = self._deadlines.now()
+        doomed = verdict.dead_letter or entry.doomed
+        body = RetryBody(*place, verdict.reason, now, max(now, due), tenant, key, doomed)
         answer: Pending[None] = Pending()
         entry.settling = Pending()
 
