@@ -32,7 +32,7 @@ test: check ## everything: format, lint, types, layers, all tests (JOBS=, CRASH=
 	@$(BIN)/python -c 'import driftq.pipeline; driftq.pipeline.warm()'
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=12 tests/pipeline $(ARGS) || { code=$$?; [ $$code = 5 ] && [ -n "$(ARGS)" ] || exit $$code; }
 
-quick: check ## format, lint, types, layers, unit tests: under a minute
+quick: check ## format, lint, types, layers, unit and tidy tests: a few minutes on two cores
 	@$(BIN)/pytest -q -n $(JOBS) $(wildcard tests/unit) tests/tidy $(ARGS)
 
 check: $(READY) ## format, lint, types, layers
