@@ -15,7 +15,6 @@ from driftq.pipeline import PipelineError, read_topic, session
 from driftq.pipeline import spark_session as sessions
 from driftq.pipeline import topic_table as cold_topics
 from driftq.pipeline.source import cursor_listener as progress
-from driftq.pipeline.spark import jvm
 from driftq.pipeline.spark_session import defaults
 from tests.support.process import environment
 
@@ -61,9 +60,11 @@ def test_a_jvm_of_another_process_has_its_own_way(monkeypatch: pytest.MonkeyPatc
 
 def test_a_python_without_the_package_has_no_daemon_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setattr(jvm, "distribution", Mock(side_effect=PackageNotFoundError))
+    monkeypatch.setattr("importlib.metadata.distribution", Mock(side_effect=PackageNotFoundError))
     assert "spark.python.daemon.module" not in defaults("local[2]")
-    monkeypatch.setattr(jvm, "distribution", Mock(return_value=PathDistribution(tmp_path / "driftq.dist-info")))
+    monkeypatch.setattr(
+        "importlib.metadata.distribution", Mock(return_value=PathDistribution(tmp_path / "driftq.dist-info"))
+    )
     assert "spark.python.daemon.module" not in defaults("local[2]")
 
 
@@ -71,7 +72,9 @@ def test_a_package_that_a_user_has_installed_for_themselves_is_found_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setattr(jvm, "distribution", Mock(return_value=PathDistribution(tmp_path / "driftq.dist-info")))
+    monkeypatch.setattr(
+        "importlib.metadata.distribution", Mock(return_value=PathDistribution(tmp_path / "driftq.dist-info"))
+    )
     monkeypatch.setattr("site.getusersitepackages", lambda: str(tmp_path))
     monkeypatch.setattr("site.ENABLE_USER_SITE", True)
     assert "spark.python.daemon.module" in defaults("local[2]")

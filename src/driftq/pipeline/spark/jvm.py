@@ -16,8 +16,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -255,8 +254,8 @@ def runs_this_python(master: str) -> bool:
 def has_driftq() -> bool:
     """Whether DriftQ is installed in this Python, so that all its processes can import it."""
     try:
-        return _is_installed(Path(str(distribution("driftq").locate_file(""))))
-    except PackageNotFoundError:
+        return _is_installed(Path(str(metadata.distribution("driftq").locate_file(""))))
+    except metadata.PackageNotFoundError:
         return False
 
 
