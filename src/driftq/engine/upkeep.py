@@ -134,6 +134,7 @@ class Upkeep:
             topic.evict()  # Earlier calls leave a block that was unavailable.
             if topic.unread is not None and topic not in self._fetching_for:
                 self._fetch_front(topic, topic.unread)
+            self._segment_files.renew(topic)
             self._segment_files.roll_by_age(topic, now)
             if topic.dropped:
                 self._segment_files.drop(topic)

@@ -44,6 +44,11 @@ from driftq.system.file_thread import FileThread, Work
 _WRITE_BYTES = 8 << 20
 """Maximum bytes of one write, because it may have to be sent to another process."""
 
+_MOSTLY = 4
+"""While space is short, an active segment is replaced if at most one in this many of its records is live."""
+_RENEWED_BYTES = 1 << 20
+"""While space is not short, an active segment without live records is kept up to this size."""
+
 
 class SegmentPolicy(Struct, frozen=True):
     """When a segment is sealed; 0 turns a rule off."""
@@ -138,6 +143,7 @@ class SegmentFiles:
     def deleted_rows(self, topic: Topic) -> None:
         """Remember that delete flags of a topic may have to be set, and continue its file work."""
         self._flipping.add(topic)
+        self.renew(topic)
         self.changed(topic)
 
     def roll(self, topic: Topic) -> None:
@@ -152,6 +158,19 @@ class SegmentFiles:
         size = active.data_bytes + (opened.payload_bytes if opened is not None else 0)
         if topic.head + 1 - active.first_seq >= policy.events_max or 0 < policy.bytes_max <= size:
             topic.seal_active()
+
+    def renew(self, topic: Topic) -> None:
+        """Drop an active segment whose file has only deleted records, or mostly such while space is short."""
+        active = topic.segments[-1] if topic.segments else None
+        if active is None or active.state is not ACTIVE or active.resident or not active.data_bytes:
+            return
+        if self.space.short:
+            worth = active.live * _MOSTLY <= active.end_seq - active.first_seq
+        else:
+            worth = not active.live and active.data_bytes >= _RENEWED_BYTES
+        if worth:
+            topic.renew_active()
+            self.changed(topic)
 
     def roll_by_age(self, topic: Topic, now: int) -> None:
         """Close the active segment when it is old enough."""

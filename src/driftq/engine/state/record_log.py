@@ -143,6 +143,36 @@ class Log(ABC):
             self._drop_if_empty(self.segments[-1])
             self._drop_passed()
 
+    def renew_active(self) -> None:
+        """Move the live blocks of the active segment to a new one, and drop it: then its file can be removed.
+
+        Does nothing if its first block has live rows, or if a live block is not in memory.
+        """
+        old, opened = self.segments[-1], self.open
+        if opened is not None and self.open_dead is not None and self.open_dead.count == opened.count:
+            self.open = self.open_dead = opened = None
+        live = [number for number in range(len(old.index)) if old.live_in(number)[0]]
+        blocks = [block for number in live if (block := self._blocks.in_memory(old, number)) is not None]
+        if len(blocks) < len(live) or 0 in live:
+            return
+        old.close()
+        self.dropped.append(self.segments.pop())
+        self.changed = True
+        first = blocks[0] if blocks else opened
+        if first is None:
+            return
+        new = Segment(first.first_seq, resident=old.resident, begun_ms=first.ts)
+        self.segments.append(new)
+        for number, block in zip(live, blocks, strict=True):
+            dead = old.dead.get(number)
+            if dead is not None:
+                block = Block.of(block.frame[: len(block.frame) - block.count] + dead.flags)
+            last_ts, payload = old.index.last_ts(number), old.index.payload(number)
+            added = self._blocks.add(new, block, last_ts=last_ts, payload=payload)
+            if dead is not None:
+                new.dead[added] = dead
+                new.live -= dead.count
+
     def _active(self, first_seq: int, ts: int, *, resident: bool) -> Segment:
         if self.segments:
             last = self.segments[-1]
