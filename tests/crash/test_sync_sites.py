@@ -35,19 +35,26 @@ SHOWN_BY: dict[Site, Scenario] = {
 
 
 SHOWN_ELSEWHERE = {
-    Site.WAL_TIMER: "below",
-    Site.WAL_DRAIN: "test_drained",
-    Site.WAL_RESERVE: "test_full_disk",
-    Site.SPACE_RESERVE: "test_full_disk",
-    Site.SPACE_RESERVE_LENT: "test_full_disk",
-    Site.STAGE_FILE: "test_staging",
-    Site.STAGE_DIR: "test_staging",
-    Site.SERVER_ID: "test_server_id",
-    Site.BACKUP_FILE: "test_backup",
-    Site.LOST_DIR: "test_lost_files",
-    Site.LOST_RECORD: "test_accept_loss",
-    Site.LOST_TOPIC_DIR: "test_lost_files",
+    Site.WAL_TIMER: "test_sync_sites.py::test_without_the_timer_sync_synced_seq_would_lie",
+    Site.WAL_DRAIN: "test_drained.py::test_without_the_sync_before_it_a_drained_log_would_lie",
+    Site.WAL_RESERVE: "test_full_disk.py::test_without_the_sync_of_the_log_reserve_a_power_loss_takes_it",
+    Site.WAL_RESERVE_DIR: ("test_full_disk.py::test_without_the_sync_of_its_entry_a_power_loss_takes_the_log_reserve"),
+    Site.SPACE_RESERVE: (
+        "test_full_disk.py"
+        "::test_without_the_sync_of_the_reserve_file_a_power_loss_takes_the_space_for_the_next_checkpoint"
+    ),
+    Site.SPACE_RESERVE_LENT: (
+        "test_full_disk.py::test_without_the_syncs_of_a_lent_reserve_file_a_start_extends_a_checkpoint"
+    ),
+    Site.STAGE_FILE: "test_staging.py::test_without_its_sync_some_crash_loses_a_part",
+    Site.STAGE_DIR: "test_staging.py::test_without_its_sync_some_crash_loses_a_part",
+    Site.SERVER_ID: "test_server_id.py::test_without_its_sync_an_id_would_be_lost",
+    Site.BACKUP_FILE: "test_backup.py::test_without_its_sync_it_would_not",
+    Site.LOST_DIR: "test_lost_files.py::test_without_its_sync_a_file_would_be_lost",
+    Site.LOST_RECORD: "test_accept_loss.py::test_without_its_sync_a_hole_would_have_no_record",
+    Site.LOST_TOPIC_DIR: "test_lost_files.py::test_without_its_sync_a_file_would_be_lost",
 }
+"""The test that fails without the sync; `tests/tidy/test_guarantees.py` checks that it exists and names the site."""
 
 
 def test_every_site_is_on_trial() -> None:

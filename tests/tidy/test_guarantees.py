@@ -3,10 +3,12 @@
 The same for the failure table of docs/operating.md: a test cites the row that it executes as `row:` and the id.
 """
 
+import ast
 import re
 from collections import Counter
 
-from tests.tidy.tree import ROOT, modules
+from tests.crash.test_sync_sites import SHOWN_ELSEWHERE
+from tests.tidy.tree import ROOT, functions, modules
 
 PAGE = ROOT / "docs/guarantees.md"
 
@@ -67,3 +69,16 @@ def test_every_row_of_the_failure_table_is_executed_by_a_test() -> None:
     }
     assert listed
     assert sorted(listed) == sorted(executed)
+
+
+def test_every_sync_site_names_a_test_that_ignores_it() -> None:
+    """The tests of `SHOWN_ELSEWHERE` exist, and each has its site in its decorators or its body."""
+    tests = {
+        f"{module.path.name}::{function.name}": "\n".join(map(ast.unparse, [*function.decorator_list, function]))
+        for module in modules("tests/crash")
+        for function in functions(module)
+    }
+    wrong = [
+        f"{site}: {name}" for site, name in SHOWN_ELSEWHERE.items() if f"Site.{site.name}" not in tests.get(name, "")
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -40,6 +40,7 @@ class Site(StrEnum):
     WAL_ROTATE = "wal.rotate"
     WAL_HEAD = "wal.head"
     WAL_RESERVE = "wal.reserve"
+    WAL_RESERVE_DIR = "wal.reserve-dir"
     WAL_REPLAYED = "wal.replayed"
     SEGMENT_TOPIC_DIR = "segment.topic-dir"
     SEGMENT_DIR = "segment.dir"

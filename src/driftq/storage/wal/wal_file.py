@@ -17,7 +17,8 @@ Each directory also has one small file of zeros for a disk without a free byte, 
 - Only the log uses it. It becomes a WAL file by a rename and is not freed in between, so neither this server nor
   another program can take its space.
 - It survives a stop, a kill and a power loss. A start that finds no such file, or one that is too short, makes it
-  before the new run uses any other space.
+  before the new run uses any other space. One that is too short, after a start with larger files, is kept if there is
+  no room for more.
 - It is never written to under its own name, so a file that is taken contains only zeros.
 """
 
@@ -219,15 +220,28 @@ class WalFiles:
         try:
             found = file.size()
             if found < size or not self._reserve_is_durable:  # the previous process may have died before its sync
-                write_zeros(file, found, size)
+                self._lengthen(file, found, size)
                 file.sync(Site.WAL_RESERVE)
-                self._disk.sync_dir(self._layout.wal_dir(self.name), Site.WAL_DIR)
+                self._disk.sync_dir(self._layout.wal_dir(self.name), Site.WAL_RESERVE_DIR)
                 self._reserve_is_durable = True
         except OSError:
-            self._disk.unlink(path)  # an incomplete file would use space, and the next try must sync all of it
+            if not there:
+                self._disk.unlink(path)  # an empty file is not a reserve
             raise
         finally:
             file.close()
+
+    def _lengthen(self, file: File, found: int, size: int) -> None:
+        """Fill a file with zeros up to `size`, or leave it as it was if there is too little room for that.
+
+        Raises OSError if it was empty.
+        """
+        try:
+            write_zeros(file, found, size)
+        except OSError:
+            file.truncate(found)
+            if not found:
+                raise
 
     def _make_small(self, number: int, size: int) -> WalFile:
         return self._make(number, _round(size), _round(size))

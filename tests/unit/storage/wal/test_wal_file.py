@@ -138,3 +138,22 @@ def test_the_directory_of_a_shard_is_durable() -> None:
     made(disk, "shard-02")
     assert disk.synced[Site.WAL_DIR] == 1
     assert disk.crash(CrashMode.DROP, 0).exists("/data/wal/shard-02")
+
+
+def test_a_reserve_that_cannot_be_lengthened_is_kept() -> None:
+    """A start with larger files on a full disk keeps the reserve file that is there.
+
+    proves: G-IO-14
+    """
+    disk = SimDisk(["/data"])
+    layout = Layout(disk, "/data")
+    layout.prepare()
+    WalFiles(layout, "", 1 << 20, keeps_reserve=True).keep_reserve()
+    path = layout.wal_reserve_path("")
+    size = disk.open(path).size()
+    disk.space = disk.used_bytes() + 5000
+    WalFiles(layout, "", 64 << 20, keeps_reserve=True).keep_reserve()
+    assert disk.open(path).size() == size > 0
+    disk.space = None
+    WalFiles(layout, "", 64 << 20, keeps_reserve=True).keep_reserve()
+    assert disk.open(path).size() > size
