@@ -62,17 +62,18 @@ def _is_writable(server: ServerProcess) -> bool:
     return "writable" not in server.get("/v0/ready")[1]
 
 
-def _fill(server: ServerProcess, *names: str) -> dict[str, int]:
+def _fill(server: ServerProcess, *names: str, records: int = 100) -> dict[str, int]:
     """Write until the server has refused everything for two seconds; return how many records of each were acked."""
+    write = {"records": _RECORDS[:records]}
     acked = dict.fromkeys(names, 0)
     ends = time.monotonic() + _FILLING_S
     taken = time.monotonic()
     while time.monotonic() - taken < 2.5:
         assert time.monotonic() < ends, "the disk is never full"
         for name in names:
-            status, body = server.ask("POST", f"/v0/topics/{name}", {"records": _RECORDS})
+            status, body = server.ask("POST", f"/v0/topics/{name}", write)
             if status in (200, 201):
-                acked[name] += len(_RECORDS)
+                acked[name] += records
                 taken = time.monotonic()
             else:
                 assert (status, body["error"]["code"]) == (507, "disk_full")
@@ -143,6 +144,25 @@ def test_a_full_disk_is_emptied_by_calls_alone(small: Path, tmp_path: Path, way:
         _wait_until_written(server, "b")
         assert _is_writable(server)
         assert _state(server, "b")["count"] >= acked["b"]
+
+
+def test_a_disk_that_small_topics_have_filled_is_emptied_by_deleting_all_their_records(
+    small: Path, tmp_path: Path
+) -> None:
+    """No topic has a sealed segment, and a checkpoint copies the newest records of all of them.
+
+    proves: G-IO-13, G-IO-15
+    """
+    names = [f"t{number}" for number in range(62)]
+    with _started(tmp_path, small) as server:
+        server.wait_ready()
+        _fill(server, *names, records=30)
+        for name in names[:40]:
+            head = _state(server, name)["head_seq"]
+            assert server.ask("POST", f"/v0/topics/{name}/delete", {"before_seq": head + 1})[0] == 200
+        _wait_until_written(server, names[0])
+        until(lambda: shutil.disk_usage(small).free, lambda now: now > 8 * _MIB)
+        assert server.stop() == 0, "the last checkpoint had no room"
 
 
 def test_a_start_without_a_free_byte_reads_deletes_and_recovers(small: Path, tmp_path: Path) -> None:

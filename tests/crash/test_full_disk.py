@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from driftq.errors import DiskFullError, DriftQError
+from driftq.storage.layout import Layout
+from driftq.storage.wal.wal_file import WalFiles
 from driftq.system.disk import Site
 from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, SimDisk
@@ -19,9 +21,9 @@ _SPACE = 4_000_000
 _FULL: dict[str, Any] = {"wal_file_bytes": 256 << 10, "disk_reserve_bytes": 256 << 10}
 
 
-def _begin(*, seed: int | None = None, ignore: Site | None = None) -> World:
+def _begin(*, seed: int | None = None, ignore: Site | None = None, space: int = _SPACE) -> World:
     world = World(SimDisk(["/data", "/cold"], ignore=ignore), seed=seed)
-    world.disk.space = _SPACE
+    world.disk.space = space
     world.start(**_FULL)
     for name in ("a", "b"):
         world.put(name, "fsync")
@@ -247,19 +249,104 @@ def test_without_the_sync_of_the_log_reserve_a_power_loss_takes_it() -> None:
         _done(again, lambda: again.delete("b", seqs=[again.engine.topic("b").earliest]))
 
 
-def test_without_the_sync_of_the_reserve_file_a_power_loss_takes_the_space_for_the_next_checkpoint() -> None:
+def test_without_the_sync_of_its_entry_a_power_loss_takes_the_log_reserve() -> None:
     """proves: G-IO-14"""
-    world = _begin(ignore=Site.SPACE_RESERVE)
+    for ignore, kept in ((None, True), (Site.WAL_RESERVE_DIR, False)):
+        disk = SimDisk(["/data"], ignore=ignore)
+        layout = Layout(disk, "/data")
+        layout.prepare()
+        WalFiles(layout, "", 1 << 20, keeps_reserve=True).keep_reserve()
+        assert disk.crash(CrashMode.DROP, 0).exists(layout.wal_reserve_path("")) == kept
+
+
+def _checkpoints_without_space(ignore: Site | None) -> int:
+    """Count the power losses after which a start on a full disk has no space for a checkpoint."""
+    world = _begin(ignore=ignore)
     _fill(world, "a", "b", "d")
-    short = 0
+    lacked = 0
     for seed in range(1, 4):
         disk = crash(world.disk, CrashMode.TORN, seed)
         disk.space = disk.used_bytes()
         again = _started_on(disk, world)
-        _done(again, lambda: WAYS["delete"](again))  # noqa: B023 - called at once
         again.advance(3000)
-        short += _is_short(again)
-    assert short, "no power loss shows that the sync is missing"
+        lacked += again.engine.checkpointer.lacked > 0 or _is_short(again)
+    return lacked
+
+
+def test_after_a_power_loss_on_a_full_disk_a_checkpoint_has_room() -> None:
+    """proves: G-IO-14"""
+    assert _checkpoints_without_space(None) == 0
+
+
+def test_without_the_sync_of_the_reserve_file_a_power_loss_takes_the_space_for_the_next_checkpoint() -> None:
+    """proves: G-IO-14"""
+    assert _checkpoints_without_space(Site.SPACE_RESERVE) > 0
+
+
+def _begin_with(topics: int, space: int) -> World:
+    """Start a server with many topics of class `disk` on a disk of this size."""
+    world = World(SimDisk(["/data"]))
+    world.disk.space = space
+    world.start(**{**_FULL, "segment_max_events": 10_000})
+    for number in range(topics):
+        world.put(f"t{number}", "disk")
+    world.settle()
+    return world
+
+
+def test_a_disk_that_many_small_topics_have_filled_is_emptied_by_deleting_their_records() -> None:
+    """The newest records of every topic are in no segment: a checkpoint copies them, and needs a reserve for them.
+
+    proves: G-IO-13, G-IO-15
+    """
+    world = _begin_with(topics := 60, 8_000_000)
+    _fill(world, *(f"t{number}" for number in range(topics)))
+    assert world.engine.checkpointer.needed > 500_000
+    _take_the_rest(world)
+    for number in range(topics * 2 // 3):
+        _done(world, lambda: world.delete(f"t{number}", before=10**6))  # noqa: B023 - called at once
+    _wait_until_roomy(world)
+    assert _done(world, lambda: world.append("t0", 1)).count == 1
+    closing = world.engine.close()
+    world.runtime.advance(1000)
+    assert closing.result()
+
+
+def test_deletes_make_a_checkpoint_small_enough_if_there_is_no_reserve_for_it() -> None:
+    """proves: G-IO-13, G-IO-15"""
+    world = _begin_with(topics := 20, 4_000_000)
+    _fill(world, *(f"t{number}" for number in range(topics)))
+    world.disk.space = world.disk.used_bytes()
+    disk = crash(world.disk, KILL, 1)
+    reserve = disk.open("/data/.driftq.reserve")
+    reserve.truncate(250_000)
+    reserve.close()
+    disk.space = disk.used_bytes()
+    again = _started_on(disk, world)
+    again.advance(3000)
+    assert again.engine.checkpointer.lacked
+    for number in range(topics - 1):
+        _done(again, lambda: again.delete(f"t{number}", before=10**6))  # noqa: B023 - called at once
+    _wait_until_roomy(again)
+    assert _done(again, lambda: again.append("t0", 1)).count == 1
+
+
+@pytest.mark.parametrize("space", range(3_700_000, 6_000_000, 15_013 if ALL else 160_001))
+def test_a_full_disk_of_any_size_can_be_emptied_and_stopped(space: int) -> None:
+    """proves: G-IO-13, G-IO-15"""
+    for others_take_the_rest in (False, True):
+        world = _begin(space=space)
+        _fill(world, "a", "b", "d")
+        if others_take_the_rest:
+            _take_the_rest(world)
+            world.advance(2000)
+        _done(world, lambda: WAYS["delete"](world))  # noqa: B023 - called at once
+        _wait_until_roomy(world)
+    world = _begin(space=space)
+    _fill(world, "a", "b", "d")
+    closing = world.engine.close()
+    world.runtime.advance(3000)
+    assert closing.result(), "the last checkpoint had no room"
 
 
 def _damaged_starts(ignore: Site | None) -> int:

@@ -43,6 +43,9 @@ _SHRINK_MS = 50
 """How long the logs have to give space back before the next checkpoint, in ms."""
 _SHORT_TICKS = 60
 """While space is short, time is logged only every this many ticks, to save the log's reserve for other frames."""
+_LOOK_SHARE = 4
+_LOOK_TOPIC_BYTES = 1024
+"""The reserve is looked at after this much log per topic, because a look takes time for every topic."""
 _SETTLE_MS = 5000
 """Minimum time between checkpoints that are taken only for delete flags, file removals and relocations.
 """
@@ -89,6 +92,8 @@ class Upkeep:
         self._ticks = 0
         self._written_before = 0
         self._tidied_at = 0
+        self._look_at = 0
+        """After how many bytes of log the size of the space reserve is compared with what a checkpoint needs."""
         self._last_checkpoint_ms = change_log.time.running()
         self._timer: Timer | None = None
 
@@ -105,6 +110,8 @@ class Upkeep:
         for shard in self._change_log.shards.all:
             shard.look_for_room()
         self.keep_space_reserve()
+        if self._settings.disk_reserve_bytes:
+            self._change_log.at_turn(self._look_at_space_reserve)
 
     def stop(self) -> None:
         """Stop the timer; no more ticks."""
@@ -174,7 +181,7 @@ class Upkeep:
 
     def _tidy_memory(self) -> None:
         """Return freed memory to the kernel once, in the first tick with few writes after many."""
-        written = sum(shard.counters.bytes for shard in self._change_log.shards.all)
+        written = self._change_log.shards.bytes_written
         quiet, self._written_before = written - self._written_before < _QUIET_BYTES, written
         if quiet and written - self._tidied_at >= _TIDY_BYTES and not self._segment_files.busy:
             self._tidied_at = written
@@ -214,10 +221,20 @@ class Upkeep:
         self._change_log.space.relief_ends()
 
     def keep_space_reserve(self) -> None:
-        """Reserve space for the next checkpoint, up to twice the size of the last one; refuse records without it."""
+        """Reserve space for the next checkpoint, up to twice what it needs now; refuse records without it."""
         if not self._checkpointer.lacked:
-            size = 2 * self._checkpointer.bytes_written
+            size = 2 * self._checkpointer.needed
             self._segment_files.in_background(partial(self._space_reserve.keep, size), self._space_reserve_checked)
+
+    def _look_at_space_reserve(self) -> None:
+        """Extend the reserve if it may be too small for what was logged since the last look."""
+        written = self._change_log.shards.bytes_written
+        if written < self._look_at:
+            return
+        size = self._space_reserve.size
+        self._look_at = written + max(size // _LOOK_SHARE, _LOOK_TOPIC_BYTES * len(self._catalog.by_id))
+        if 3 * self._checkpointer.needed > 2 * size:
+            self.keep_space_reserve()
 
     def _space_reserve_checked(self) -> None:
         error = None if self._space_reserve.is_whole else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

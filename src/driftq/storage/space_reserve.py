@@ -33,11 +33,12 @@ class SpaceReserve:
     def keep(self, size: int) -> bool:
         """Make the file as large as `size` and the size given at the start. Returns whether it is.
 
-        If there is too little room, the file is smaller: a quarter of the wanted size, at least 64 KiB for a small WAL
-        file, stays free.
+        `size` is twice that of a checkpoint. If there is too little room, the file is smaller: a quarter of the wanted
+        size, at least 64 KiB for a small WAL file, stays free. A file for less than one checkpoint leaves nothing free.
+        A file of more than twice `size` is cut.
         """
         size = max(size, self._least)
-        if not self._least or self.size >= size:
+        if not self._least or size <= self.size <= 2 * size:
             self.is_whole = True
             return True
         try:
@@ -45,8 +46,9 @@ class SpaceReserve:
             file = self._disk.open(self._path) if there else self._disk.create(self._path)
             try:
                 found = file.size()
-                free = self._disk.free_bytes(self._directory) - max(size // 4, _LEFT_FREE)
-                self._extend(file, found, min(size, found + free))
+                most = found + self._disk.free_bytes(self._directory)
+                one = min(max(self._least, size // 2), most)
+                self._resize(file, found, min(size, max(one, most - max(size // 4, _LEFT_FREE))))
                 self.size = file.size()
             finally:
                 file.close()
@@ -56,9 +58,12 @@ class SpaceReserve:
         self.is_whole = self.size >= max(self._least, size // 2)
         return self.size >= size
 
-    def _extend(self, file: File, found: int, size: int) -> None:
+    def _resize(self, file: File, found: int, size: int) -> None:
         try:
-            write_zeros(file, found, size)
+            if found > 2 * size:
+                file.truncate(size)
+            else:
+                write_zeros(file, found, size)
             file.sync(Site.SPACE_RESERVE)
             self._disk.sync_dir(self._directory, Site.LAYOUT_DIR)
         except OSError:
@@ -75,9 +80,18 @@ class SpaceReserve:
         self._disk.sync_dir(self._directory, Site.SPACE_RESERVE_LENT)
         return True
 
-    def take_back(self, path: str) -> None:
-        """Rename a lent file back, whatever was written to it."""
+    def take_back(self, path: str, directory: str) -> None:
+        """Rename a lent file in `directory` back, whatever was written to it."""
+        file = self._disk.open(path)
+        try:
+            file.sync(Site.SPACE_RESERVE)
+            size = file.size()
+        finally:
+            file.close()
         self._disk.rename(path, self._path)
+        self._disk.sync_dir(self._directory, Site.SPACE_RESERVE_LENT)
+        self._disk.sync_dir(directory, Site.SPACE_RESERVE_LENT)
+        self.size = size
 
     def release(self) -> bool:
         """Remove the file to free its space. Returns whether there was one."""

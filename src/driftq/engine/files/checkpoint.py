@@ -56,6 +56,8 @@ _COPIED_BYTES = 4 << 20
 """How many bytes may be copied into a checkpoint without another round of syncs."""
 _KEPT_BYTES_MAX = MIB
 _STOPPED = "the log is stopped"
+_ROW_BYTES = 40
+"""About how many bytes a record of an open block adds to a snapshot, besides its payload."""
 _COPIES = 3
 """How many copies of a capture memory holds at most: itself, the body of the file, and the encoder's spare space."""
 
@@ -102,6 +104,10 @@ class Checkpointer:
         self._captured: dict[Topic, bytes] = {}
         self._running: Pending[bool] | None = None
         self._size = 0
+        self._copied = 0
+        """What `_bytes_in_memory` was at the last capture."""
+        self._payload = 0
+        """Live payload bytes of the server at the last capture."""
         self.bytes_written = 0
         """Size of the last snapshot in bytes."""
         self.lacked = 0
@@ -112,11 +118,26 @@ class Checkpointer:
     @property
     def wal_bytes(self) -> int:
         """Return the WAL bytes written since the last checkpoint."""
-        return sum(shard.counters.bytes for shard in self._shards.all) - self.wal_bytes_before
+        return self._shards.bytes_written - self.wal_bytes_before
+
+    @property
+    def needed(self) -> int:
+        """Return about how many bytes the next snapshot has: the state, and the records that are in memory only."""
+        return max(self.bytes_written, self.bytes_written - self._copied + self._bytes_in_memory())
+
+    def _bytes_in_memory(self) -> int:
+        size = self._blocks.unwritten_bytes
+        for topic in self._catalog.visible():
+            opened = topic.open
+            if opened is not None and not topic.is_resident():
+                gone = 0 if topic.open_dead is None else topic.open_dead.payload
+                size += opened.payload_bytes - gone + _ROW_BYTES * opened.count
+        return size
 
     def has_room(self) -> bool:
-        """Whether the disk seems to have space now for the snapshot that it had no space for."""
-        return self._layout.disk.free_bytes(self._layout.meta_dir) >= self.lacked
+        """Whether there may be space now for the snapshot that lacked it: some was freed, or it would be smaller."""
+        free = self._layout.disk.free_bytes(self._layout.meta_dir)
+        return free + self._space_reserve.size >= self.lacked or self._blocks.usage.payload < self._payload
 
     def run(self, *, clean: bool = False) -> Pending[bool]:
         """Take a checkpoint; the result is whether it was installed.
@@ -173,7 +194,14 @@ class Checkpointer:
             arrived(error)
 
         marks = [
-            Submission([self._mark(shard)], sync=True, done=marked, uses_reserve=True, is_mark=True)
+            Submission(
+                [self._mark(shard)],
+                sync=True,
+                done=marked,
+                uses_reserve=True,
+                is_mark=True,
+                in_place=self.lacked > 0,
+            )
             for shard in self._shards.all
         ]
         wal_bytes += sum(mark.size for mark in marks)  # otherwise an idle server never becomes quiet
@@ -236,6 +264,8 @@ class Checkpointer:
         trash: list[tuple[Topic, Segment]] = []
         if not self._segment_files.pinned:
             trash, self._segment_files.trash = self._segment_files.trash, []
+        self._payload = self._blocks.usage.payload
+        copied = self._bytes_in_memory()
         number = self._number + 1
         covered = self._losses.captured()
         lent = _COPIES * sum(map(len, snapshot.topics))
@@ -253,7 +283,7 @@ class Checkpointer:
             self.lacked = 0
             self._space.note(self, None)
             self._number = number
-            self.bytes_written = size
+            self.bytes_written, self._copied = size, min(size, copied)
             self.wal_bytes_before = wal_bytes
             self._segment_files.checkpointed(capture)
             self._losses.covered(covered)
@@ -330,7 +360,7 @@ class Checkpointer:
         try:
             overwrite_snapshot(self._layout, number, *parts)
         except OSError as error:
-            self._space_reserve.take_back(path)
+            self._space_reserve.take_back(path, self._layout.meta_dir)
             if not is_no_space(error) or self._size > size or not self._space_reserve.release():
                 raise
             install_snapshot(self._layout, number, *parts)

@@ -2,7 +2,8 @@
 
 The checkpoint references, without copying, every segment up to the first that is not fully durable, and that segment's
 durable blocks. For an unsealed segment it also contains the index, because there is no `.idx` file yet. All later rows
-are copied as block frames (`tail`) with their current flags.
+are copied as block frames (`tail`) with their current flags. The open block is copied without the payloads of gone
+rows, so that deletes make a checkpoint smaller.
 
 When a topic is restored, a row of a referenced block is gone if its flag is set, if its delete had no flag on disk yet
 (`flips`), if it is below `earliest`, or if its whole block was gone (`dead`). Flags on disk that the checkpoint does
@@ -27,6 +28,7 @@ from driftq.model.topic_config import TopicConfig
 from driftq.storage.blocks.block import Block
 from driftq.storage.blocks.delete_flags import DELETED, DELETED_BYTE, VALID_FLAGS
 from driftq.storage.blocks.frame import Frame, read_frame
+from driftq.storage.blocks.open_block import OpenBlock
 from driftq.storage.segments.block_index import BlockIndex
 from driftq.storage.segments.cold_store import ColdStore
 from driftq.storage.segments.hot_store import BlockDamagedError, SegmentStore
@@ -91,8 +93,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
         for number in range(copied, len(segment.index)):
             tail += _frame_with_flags(topic, segment, number)
     if topic.open is not None and not topic.segments[-1].resident:
-        flags = bytes(topic.open_dead.flags) if topic.open_dead is not None else b""
-        tail.append(topic.open.encode(topic.id, flags))
+        tail += _open_frame(topic, topic.open)
     return _encoder.encode(
         TopicCheckpoint(
             topic.id,
@@ -130,6 +131,16 @@ def _capture_segment(topic: Topic, segment: Segment) -> SegmentState:
         None if segment.sealed else index.head(blocks),
         segment.cold,
     )
+
+
+def _open_frame(topic: Topic, opened: OpenBlock) -> list[bytes]:
+    """Return the frame of the open block without the payloads of gone rows; empty if it has no live rows."""
+    dead = topic.open_dead
+    if dead is None:
+        return [opened.encode(topic.id)]
+    if dead.count == opened.count:
+        return []
+    return [opened.encode(topic.id, bytes(dead.flags), empties=True)]
 
 
 def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> list[bytes]:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from operator import add
 
 from driftq.storage.blocks.block import encode_block, slices
-from driftq.storage.blocks.rows import Rows, Texts, bitmap, is_plain, partition_column, shifted
+from driftq.storage.blocks.delete_flags import DELETED
+from driftq.storage.blocks.rows import Rows, Texts, bitmap, is_plain, offsets_of, partition_column, shifted
 
 
 class _Column:
@@ -70,6 +71,13 @@ class _Column:
         if self.present is None:
             self.present = bytearray(b"\x01" * (len(self.offsets) - 1))
         return self.present
+
+
+def _emptied(texts: Texts, flags: bytes) -> Texts:
+    """Return a column in which the rows that are flagged as deleted are empty."""
+    data, offsets = texts.data, texts.offsets
+    values = [b"" if flag == DELETED else data[offsets[row] : offsets[row + 1]] for row, flag in enumerate(flags)]
+    return Texts(b"".join(values), offsets_of(map(len, values)), texts.valid)
 
 
 class OpenBlock:
@@ -209,11 +217,18 @@ class OpenBlock:
             meta=None if self._meta is None else self._meta.frozen(),
         )
 
-    def encode(self, topic_id: int, flags: bytes = b"") -> bytes:
-        """Return the Append frame of all rows. It has a column of times only if they differ."""
+    def encode(self, topic_id: int, flags: bytes = b"", *, empties: bool = False) -> bytes:
+        """Return the Append frame of all rows. It has a column of times only if they differ.
+
+        With `empties`, data and meta of rows that are flagged as deleted are empty.
+        """
         same = self._times[0] == self._times[-1]
+        rows = self.rows()
+        if empties:
+            meta = None if rows.meta is None else _emptied(rows.meta, flags)
+            rows = Rows(_emptied(rows.data, flags), tag=rows.tag, node=rows.node, meta=meta)
         return encode_block(
-            self.rows(),
+            rows,
             topic_id=topic_id,
             first_seq=self.first_seq,
             ts=self._times[0],

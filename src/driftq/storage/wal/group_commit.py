@@ -57,6 +57,7 @@ class Submission:
         "frames",
         "generation",
         "handed",
+        "in_place",
         "is_mark",
         "late",
         "number",
@@ -78,6 +79,7 @@ class Submission:
         handed: Callable[["Submission", DriftQError | None], None] | None = None,
         uses_reserve: bool = False,
         is_mark: bool = False,
+        in_place: bool = False,
         shrinks: bool = False,
         late: tuple[int, int] | None = None,
     ) -> None:
@@ -89,6 +91,7 @@ class Submission:
         self.handed = handed
         self.uses_reserve = uses_reserve
         self.is_mark = is_mark
+        self.in_place = in_place
         self.shrinks = shrinks
         self.late = late
         """Topic id and timestamp of an Append frame that a start may load after the server is ready

@@ -54,6 +54,11 @@ class Shards:
         """Return the shard of a topic."""
         return self.all[topic_id % len(self.all)]
 
+    @property
+    def bytes_written(self) -> int:
+        """Return the bytes that all shards have written, as far as reported."""
+        return sum(shard.counters.bytes for shard in self.all)
+
     def flush(self) -> None:
         """Send everything that was queued in this loop turn to the writers."""
         for shard in self.all:

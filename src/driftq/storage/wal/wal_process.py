@@ -55,6 +55,7 @@ class _Parcel(Struct, array_like=True, gc=False):
     prompt: bool
     uses_reserve: bool
     is_mark: bool
+    in_place: bool
     shrinks: bool
     late: tuple[int, int] | None = None
     frames: Sequence[bytes] = ()
@@ -105,6 +106,7 @@ class WalProcess:
                 s.prompt,
                 s.uses_reserve,
                 s.is_mark,
+                s.in_place,
                 s.shrinks,
                 s.late,
             )

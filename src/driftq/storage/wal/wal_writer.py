@@ -26,7 +26,8 @@ only if the next file is already made, because then the reserve of that file rep
 - A parcel that uses the reserve and does not fit gets a small file, which is all reserve. If that cannot be made, the
   reserve file is used instead (`storage/wal/wal_file`). The parcel fails only if that is used up too.
 - The mark of a checkpoint never fails for lack of room: it is left out, and its place is reported. On a full disk it
-  goes to a small file of its own if one can be made, so that the checkpoint makes all larger files removable.
+  goes to a small file of its own if one can be made, so that the checkpoint makes all larger files removable. It does
+  not if the last checkpoint lacked space (`Parcel.in_place`): the small file would take what the next one needs.
 """
 
 import os
@@ -244,10 +245,14 @@ class WalWriter:
         current = self._current
         if not parcel.frames:
             return True
-        if current is None or (parcel.is_mark and self._full is not None and self._frees(current)):
+        if current is None or (self._has_own_file(parcel) and self._frees(current)):
             return False
         limit = current.size if parcel.uses_reserve or self._files.is_ready(self._number) else current.open_to
         return current.end + size + parcel.size <= limit
+
+    def _has_own_file(self, parcel: Parcel) -> bool:
+        """Whether a parcel is a mark that begins a small file on a full disk, so that earlier files can be removed."""
+        return parcel.is_mark and self._full is not None and not parcel.in_place
 
     def _frees(self, current: WalFile) -> bool:
         """Whether a small file is worth starting only to make the current one removable."""
@@ -271,14 +276,20 @@ class WalWriter:
         assert refusal is not None
         if not parcel.uses_reserve:
             raise refusal
+        if parcel.in_place:
+            return self._has_left(parcel)
         try:
             self._rotate(parcel.size, small=True, at_any_price=not parcel.is_mark)
         except (DiskFullError, ShardReadOnlyError):
             if not parcel.is_mark:
                 raise refusal from None
-            current = self._current
-            return current is not None and current.end + parcel.size <= current.size
+            return self._has_left(parcel)
         return True
+
+    def _has_left(self, parcel: Parcel) -> bool:
+        """Whether the current file has room for a parcel, with its reserve."""
+        current = self._current
+        return current is not None and current.end + parcel.size <= current.size
 
     def _is_full(self, refusal: InternalError) -> None:
         if self._full is None or self._full.message != refusal.message:

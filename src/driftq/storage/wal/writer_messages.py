@@ -80,6 +80,11 @@ class Parcel(Protocol):
         """
         ...
 
+    @property
+    def in_place(self) -> bool:
+        """Whether a mark must not begin a small file, because the checkpoint needs every free byte."""
+        ...
+
 
 class WalCounters(Struct, array_like=True):
     """Counters of one shard's writer, for the metrics."""
