@@ -81,7 +81,7 @@ def run_redrive(run: JobRun, options: RedriveOptions) -> JobResult:
         tally["matched"] += len(letters)
         rows += _table(topic, letters)
         if not options.dry_run:
-            _move(run, mover, letters, pace, tally)
+            move_letters(run, mover, letters, pace, tally)
         if run.stopping():
             break
     facts = {name: tally[name] for name in ("matched", "moved", "failed", "finished")}
@@ -92,7 +92,10 @@ def _mover(run: JobRun, options: RedriveOptions, topic: str) -> Mover:
     return BrokerMover(run, topic, options.rate) if is_broker_topic(topic) else _QueueMover(run, options, topic)
 
 
-def _move(run: JobRun, mover: Mover, letters: Sequence[DeadLetterRow], pace: Pace, tally: dict[str, int]) -> None:
+def move_letters(
+    run: JobRun, mover: Mover, letters: Sequence[DeadLetterRow], pace: Pace, tally: dict[str, int]
+) -> None:
+    """Move letters at the pace of the job, and report its progress after each group."""
     for moved, failed in mover.move(letters):
         tally["moved"] += moved
         tally["failed"] += failed

@@ -11,7 +11,7 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.pace import Pace
 from driftq.pipeline.jobs.redrive.broker_dead_letters import BrokerMover
 from driftq.pipeline.jobs.redrive.dead_letter_table import DeadLetterRow, first_waiting
-from driftq.pipeline.jobs.redrive.redrive_job import _move
+from driftq.pipeline.jobs.redrive.redrive_job import move_letters
 from driftq.pipeline.runs.job import JobRun
 
 
@@ -90,7 +90,7 @@ def test_a_redrive_that_is_stopped_stops_the_server_and_counts_what_it_has_moved
     )
     tally: dict[str, int] = defaultdict(int)
     stopped = cast("JobRun", run)
-    _move(stopped, BrokerMover(stopped, "@dlq.t", 1.0), letters(*range(1, 10)), Pace(None), tally)
+    move_letters(stopped, BrokerMover(stopped, "@dlq.t", 1.0), letters(*range(1, 10)), Pace(None), tally)
     assert (server.state, server.moved, tally["moved"]) == ("cancelled", 4, 4)
 
 
