@@ -51,7 +51,7 @@ class _World:
 
     def manifest(self, topic: str) -> TopicFiles:
         with Wire(self.url, None) as wire:
-            return TopicListing(wire, parse({"topic": topic})).get(topic)
+            return TopicListing(wire, parse({"topic": topic})).wanted()[0]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,8 @@ def _rows(world: _World, *, files: bool, split_records: int = 10**6) -> list[dic
         gaps = TopicListing(wire, asked).gaps(manifest, 0, manifest.head)
     task = Task(wire, Projection(to_arrow_schema(schema, timezone="UTC")), (), "rows", in_place=files)
     splits = splits_of(manifest, 0, manifest.head, split_records, gaps)
-    return [row for split in splits for batch in read_split(task, split) for row in batch.to_pylist()]
+    with task.wire:
+        return [row for split in splits for batch in read_split(task, split) for row in batch.to_pylist()]
 
 
 def test_a_topic_with_everything_reads_identically_through_the_three_paths(

@@ -56,8 +56,8 @@ def test_a_query_reads_in_batches_and_goes_on_where_it_was(
     query = _run(spark, place, topic="s-batches", maxRecordsPerTrigger="100", name="s batches")
     batches = [progress["numInputRows"] for progress in query.recentProgress]
     assert [size for size in batches if size] == [100, 100, 50]
-    offset = json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])
-    assert offset["s-batches"]["seq"] == 250
+    offset = places_in(query.recentProgress[-1]["sources"][0]["endOffset"])
+    assert offset["s-batches"].seq == 250
     fill(server, "s-batches", range(250, 300))
     _run(spark, place, topic="s-batches", name="s batches")
     assert _seqs(spark, place) == list(range(1, 301))
@@ -137,7 +137,7 @@ def test_a_topic_that_was_made_again_stops_a_query_until_it_is_told_to_go_on(
         _run(spark, place, topic="s-again")
     query = _run(spark, place, topic="s-again", onDataLoss="skip")
     assert _seqs(spark, place) == [1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8]
-    assert json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])["s-again"]["lost"] == 1
+    assert places_in(query.recentProgress[-1]["sources"][0]["endOffset"])["s-again"].lost == 1
 
 
 def test_a_topic_that_was_deleted_and_not_made_again_stops_a_query_by_name(
@@ -180,8 +180,8 @@ def test_a_live_query_sees_new_topics_of_its_pattern_and_reports_the_head(
         fill(server, "s-live-1", range(1))
         query.processAllAvailable()
         (source,) = query.recentProgress[-1]["sources"]
-        latest = json.loads(source["latestOffset"])
-    assert {topic: place["seq"] for topic, place in latest.items()} == {"s-live-1": 5, "s-live-2": 6}
+        latest = places_in(source["latestOffset"])
+    assert {topic: place.seq for topic, place in latest.items()} == {"s-live-1": 5, "s-live-2": 6}
     rows = spark.read.parquet(f"{tmp_path}/rows").groupBy("topic").count().collect()
     assert {row.topic: row["count"] for row in rows} == {"s-live-1": 5, "s-live-2": 6}
 

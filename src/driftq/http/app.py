@@ -21,6 +21,7 @@ from driftq.http.v0.cursors import Cursors
 from driftq.http.v0.errors import failed_reply, refusal
 from driftq.http.v0.probes import ProbeEndpoints
 from driftq.http.v0.queues import QueueEndpoints
+from driftq.http.v0.records.many_reads import ManyReads
 from driftq.http.v0.records.records import Records
 from driftq.http.v0.routers import RouterEndpoints
 from driftq.http.v0.segments import Segments
@@ -54,6 +55,7 @@ class App:
             *TopicEndpoints(server).routes(),
             *Records(server).routes(),
             *Segments(server).routes(),
+            *ManyReads(server).routes(),
             *Cursors(server).routes(),
             *StagedWrites(server).routes(),
             *Watches(server).routes(),

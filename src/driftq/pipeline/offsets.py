@@ -1,11 +1,14 @@
 """Offsets of a streaming query: the last seq read of each topic, and in which incarnation. Pure values; JSON for Spark.
 
-    {"orders": {"epoch": 7, "seq": 1200, "began": 1000, "server_id": "dbdc…"}}
+    {"": {"server_id": "dbdc…"}, "orders@7": 1200, "payments@9": {"seq": 40, "began": 40}}
 
-The query reads the topic from the seq after `began`. If a query dies in its first batch, Spark asks for the initial
+A key is a topic and its epoch. The value is the seq, or more than the seq where there is more to keep; "" has what all
+topics share. Offsets of earlier versions are still read: `{"orders": {"epoch": 7, "seq": 1200, "began": 1000}}`.
+
+`began` is the seq after which the query reads the topic. If a query dies in its first batch, Spark asks for the initial
 offset again after the restart, and "latest" is a different number by then. The end offset of that batch, which is in
-the checkpoint, still has the original `began`, and that one is used. `lost` counts seqs that were skipped because they
-were lost (`onDataLoss=skip`).
+the checkpoint, still has the original `began`, and that one is used. Later offsets do not need it and leave it out.
+`lost` counts seqs that were skipped because they were lost (`onDataLoss=skip`).
 
 A topic that is deleted and created again is a new incarnation. Two offsets belong to different incarnations if their
 epochs differ, or if the ids of their servers differ (epochs restart with a new data directory, and a restored directory
@@ -24,12 +27,15 @@ class TopicOffset(NamedTuple):
 
     epoch: int
     seq: int
-    began: int
+    began: int | None
+    """None in an offset after the first one: its batch starts where the previous one ended."""
     lost: int = 0
     server: str = ""
     """URL of the topic's server if it is not the session's server. Needed to report the query's position there."""
     server_id: str = ""
     """Id of the topic's server. Empty in offsets that do not contain it."""
+    cursor: str = ""
+    """Name of the cursor that shows the position on the server, if the query has one of its own."""
 
     def lives_on_in(self, later: "TopicOffset") -> bool:
         """Whether `later` is in the same incarnation: same epoch and server, and its seq is not below this one.
@@ -47,35 +53,58 @@ def same_server(one: str, other: str) -> bool:
 
 
 Places = dict[str, TopicOffset]
-_SELDOM = ("lost", "server", "server_id")
+_SHARED = ("server", "server_id", "cursor")
 
 
-def encode(places: Mapping[str, TopicOffset]) -> dict[str, dict[str, Any]]:
+def encode(places: Mapping[str, TopicOffset]) -> dict[str, Any]:
     """Return the offset in the form that Spark stores. Topics are sorted because Spark compares offsets as text."""
-    return {
-        topic: {key: value for key, value in places[topic]._asdict().items() if value or key not in _SELDOM}
-        for topic in sorted(places)
-    }
+    if not places:
+        return {}
+    first = places[min(places)]
+    shared = {key: value for key in _SHARED if (value := getattr(first, key))}
+    return {"": shared} | {f"{topic}@{places[topic].epoch}": _packed(places[topic], shared) for topic in sorted(places)}
+
+
+def _packed(place: TopicOffset, shared: Mapping[str, str]) -> int | dict[str, Any]:
+    more = {key: value for key in _SHARED if (value := getattr(place, key)) != shared.get(key, "")}
+    began = {} if place.began is None else {"began": place.began}
+    found = began | ({"lost": place.lost} if place.lost else {}) | more
+    return {"seq": place.seq} | found if found else place.seq
 
 
 def decode(offset: Mapping[str, Any]) -> Places:
     """Return the places of an offset that Spark stored. Raises PipelineError if another source wrote it."""
     try:
-        return {
-            topic: TopicOffset(
-                place["epoch"],
-                place["seq"],
-                place.get("began", place["seq"]),
-                place.get("lost", 0),
-                place.get("server", ""),
-                place.get("server_id", ""),
-            )
-            for topic, place in offset.items()
-        }
-    except (TypeError, KeyError, AttributeError):
+        return _decoded(offset) if "" in offset else _decoded_earlier(offset)
+    except (TypeError, KeyError, AttributeError, ValueError):
         raise PipelineError(
             "the checkpoint holds offsets of another source: give this query its own checkpointLocation"
         ) from None
+
+
+def _decoded(offset: Mapping[str, Any]) -> Places:
+    shared = dict.fromkeys(_SHARED, "") | offset[""]
+    found = {}
+    for key, value in offset.items():
+        topic, _, epoch = key.rpartition("@")
+        if topic:
+            place = {"began": None, "lost": 0} | shared | (value if isinstance(value, dict) else {"seq": value})
+            found[topic] = TopicOffset(epoch=int(epoch), **place)
+    return found
+
+
+def _decoded_earlier(offset: Mapping[str, Any]) -> Places:
+    return {
+        topic: TopicOffset(
+            place["epoch"],
+            place["seq"],
+            place.get("began", place["seq"]),
+            place.get("lost", 0),
+            place.get("server", ""),
+            place.get("server_id", ""),
+        )
+        for topic, place in offset.items()
+    }
 
 
 class OffsetRange(NamedTuple):
@@ -96,11 +125,12 @@ def ranges(start: Places, end: Places) -> list[OffsetRange]:
     for topic, stop in sorted(end.items()):
         place = start.get(topic)
         if place is None:
-            found.append(OffsetRange(topic, stop.epoch, stop.began, stop.seq, stop.server_id))
+            begin = stop.seq if stop.began is None else stop.began
+            found.append(OffsetRange(topic, stop.epoch, begin, stop.seq, stop.server_id))
         elif not place.lives_on_in(stop):
             found.append(OffsetRange(topic, stop.epoch, 0, stop.seq, stop.server_id, missed=place))
         else:
-            begin = place.seq if place.began == stop.began else stop.began
+            begin = place.seq if stop.began is None or place.began == stop.began else stop.began
             found.append(OffsetRange(topic, stop.epoch, begin, stop.seq, stop.server_id))
     return [part for part in found if part.end > part.start or part.missed is not None]
 

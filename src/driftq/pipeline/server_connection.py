@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from driftq.pipeline.errors import DeniedError, PipelineError, UnreachableError
+from driftq.pipeline.first_contact import check_server
 
 ARROW = "application/vnd.apache.arrow.stream"
 PATIENCE_S = 60.0
@@ -67,6 +68,10 @@ class Wire:
     def elsewhere(self, server: str) -> "Wire":
         """Return a connection to another server, with the same API key and patience."""
         return Wire(server, self._api_key, patience_s=self._patience_s)
+
+    def check(self) -> None:
+        """Raise an error within 5 s if no server answers, or if the one that answers is not a DriftQ server."""
+        check_server(self.server, self._prefix)
 
     def topic_path(self, topic: str, *more: str) -> str:
         """Return the URL path of a topic, or of something below it, with every part percent-encoded."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.server_connection import Wire
-from driftq.pipeline.source.read_columns import BROKER, GAPS, PARTITION_TAG, RECORD, check_schema, ddl, names_of
+from driftq.pipeline.source.read_columns import ALL, PARTITION_TAG, check_schema, ddl, names_of
 from driftq.pipeline.source.read_options import ReadOptions, api_key_of, parse
 from driftq.pipeline.source.split_plan import SeqGap, TopicFiles
 from driftq.pipeline.source.split_reader import loss
@@ -26,6 +26,8 @@ _TEXTS = {"topic", "seq", "ts", "node", "tag", "data"}
 CALCULATED = {
     "kind": "'record'",
     "meta": "from_json(meta, 'map<string,string>')",
+    "headers": "transform(map_entries(from_json(meta, 'map<string,string>')), "
+    "each -> struct(each.key AS key, cast(each.value AS binary) AS value))",
     "partition": rf"try_cast(nullif(regexp_extract(tag, '^{PARTITION_TAG.pattern}\\z', 1), '') as int)",
     **{name: f"get_json_object(data, '$.{name}')" for name in ("key", "value", "envelope", "routing")},
 }
@@ -49,15 +51,21 @@ def read_topic(
     known = spark.conf.get(SERVER_CONF, None)
     options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
     asked = parse({**options, "topic": topic}, server=known)
-    wanted = list(columns) if columns is not None else names_of(with_gaps=asked.with_gaps, with_v1=asked.with_v1)
+    if asked.schema is not None or asked.as_variant:
+        raise PipelineError("read_topic does not parse data: use from_json or parse_json on its rows, or spark.read")
+    wanted = (
+        list(columns)
+        if columns is not None
+        else names_of(with_gaps=asked.with_gaps, with_v1=asked.with_v1, with_headers=asked.with_headers)
+    )
     if not wanted:
         raise PipelineError("read_topic needs at least one column: leave `columns` out to get all")
-    kinds = RECORD | GAPS | BROKER
-    check_schema((name, kinds.get(name, "")) for name in wanted)
+    check_schema((name, ALL.get(name, "")) for name in wanted)
     schema = ddl(wanted)
     with Wire(asked.server, api_key_of(options, key_of(spark))) as wire:
+        wire.check()
         topics = TopicListing(wire, asked)
-        manifest = topics.get(asked.topics[0])
+        (manifest,) = topics.wanted()
         start, end = topics.begin(manifest), topics.end(manifest)
         cold = _cold(manifest, start, end) if _executors_see(spark, manifest) else None
         if cold is None:
@@ -153,12 +161,11 @@ def _scan(
         gone = spark.createDataFrame([(seq,) for seq in cold.dead], "seq bigint")
         rows = rows.join(f.broadcast(gone), "seq", "left_anti")
     rows = rows.withColumn("topic", f.lit(topic))
-    kinds = RECORD | GAPS | BROKER
     return rows.select(
         *(
             f.col(name)
             if name in _TEXTS
-            else f.expr(f"cast({CALCULATED.get(name, 'null')} as {kinds[name]})").alias(name)
+            else f.expr(f"cast({CALCULATED.get(name, 'null')} as {ALL[name]})").alias(name)
             for name in wanted
         )
     )

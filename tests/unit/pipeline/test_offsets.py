@@ -1,17 +1,47 @@
 """Offsets: what a batch reads between two of them, and how a budget is shared."""
 
+import json
+from typing import Any
+
 import pytest
 
 from driftq.pipeline import PipelineError
 from driftq.pipeline.offsets import OffsetRange, TopicOffset, decode, encode, ranges, share, within
 
 
-def test_an_offset_is_json_with_epoch_and_seq_and_comes_back_the_same() -> None:
-    places = {"b": TopicOffset(7, 1200, began=1000), "a": TopicOffset(1, 5, began=0, lost=3)}
+def test_an_offset_is_json_with_topic_epoch_and_seq_and_comes_back_the_same() -> None:
+    shared: dict[str, Any] = {"server_id": "s", "cursor": "group", "server": "http://b:4000"}
+    places = {
+        "b@x": TopicOffset(7, 1200, began=1000, **shared),
+        "a": TopicOffset(1, 5, began=None, lost=3, **shared),
+        "c": TopicOffset(2, 9, began=None, **shared),
+        "d": TopicOffset(2, 9, began=None, **shared | {"server_id": ""}),
+    }
     said = encode(places)
-    assert said == {"a": {"epoch": 1, "seq": 5, "began": 0, "lost": 3}, "b": {"epoch": 7, "seq": 1200, "began": 1000}}
-    assert list(said) == ["a", "b"]
-    assert decode(said) == places
+    assert said == {
+        "": {"server": "http://b:4000", "server_id": "s", "cursor": "group"},
+        "a@1": {"seq": 5, "lost": 3},
+        "b@x@7": {"seq": 1200, "began": 1000},
+        "c@2": 9,
+        "d@2": {"seq": 9, "server_id": ""},
+    }
+    assert list(said)[1:] == ["a@1", "b@x@7", "c@2", "d@2"]
+    assert decode(json.loads(json.dumps(said))) == places
+    assert decode(encode({})) == {}
+
+
+def test_an_offset_of_many_topics_is_short() -> None:
+    """At most 20 bytes per topic next to its name, in the text that Spark writes."""
+    names = [f"topic-{number}" for number in range(1000)]
+    places = {name: TopicOffset(1000 + at, 10**9 - 1, None, server_id="s" * 32) for at, name in enumerate(names)}
+    size = len(json.dumps(encode(places)))
+    assert size - sum(map(len, names)) <= 20 * len(names) + 100
+
+
+def test_an_offset_of_an_earlier_version_is_read() -> None:
+    earlier = {"a": {"epoch": 1, "seq": 5, "began": 0, "lost": 3, "server": "http://b"}, "b": {"epoch": 7, "seq": 12}}
+    assert decode(earlier) == {"a": TopicOffset(1, 5, 0, 3, "http://b"), "b": TopicOffset(7, 12, 12)}
+    assert ranges(decode(earlier), {"a": TopicOffset(1, 9, None)}) == [OffsetRange("a", 1, 5, 9)]
 
 
 def test_a_checkpoint_of_another_source_is_refused_by_name() -> None:
@@ -58,12 +88,6 @@ def test_a_batch_is_bounded_by_the_bytes_of_its_records(
 ) -> None:
     assert within(most, most_bytes, sizes) == found
     assert within(most, most_bytes, []) == most
-
-
-def test_a_place_on_another_server_says_so() -> None:
-    places = {"t": TopicOffset(1, 5, began=0, server="http://b:4000")}
-    assert encode(places) == {"t": {"epoch": 1, "seq": 5, "began": 0, "server": "http://b:4000"}}
-    assert decode(encode(places)) == places
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A stream's offsets without Spark: how far the next batch goes, and what is said of lives and losses."""
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -7,29 +8,35 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from driftq.pipeline import DataLossError, PipelineError
-from driftq.pipeline.server_connection import AnswerError, Wire
-from driftq.pipeline.source import data_source as source
-from driftq.pipeline.source.data_source import StreamReader
+from driftq.pipeline.offsets import TopicOffset, decode, encode
+from driftq.pipeline.server_connection import Wire
+from driftq.pipeline.source import stream_reader as source
 from driftq.pipeline.source.read_columns import Projection
 from driftq.pipeline.source.read_options import parse
 from driftq.pipeline.source.split_reader import Task
+from driftq.pipeline.source.stream_reader import StreamReader
 
 
 class _Server(Wire):
-    """Topics by name: epoch, head, earliest."""
+    """Topics by name: epoch, head, earliest. All records from the earliest on are live, but those in `deleted`."""
 
     def __init__(self, **topics: tuple[int, int, int]) -> None:
         super().__init__("http://test", None)
         self.topics = topics
+        self.deleted: dict[str, set[int]] = {}
         self.record_bytes = 10
+        self.asked: list[Any] = []
 
-    def get(self, path: str) -> dict[str, Any]:
-        if path.startswith("/v0/topics?"):
-            return {"topics": [{"topic": name} for name in self.topics]}
-        name = path.partition("?")[0].split("/")[3]
-        if name not in self.topics:
-            raise AnswerError(404, "topic_not_found", "no such topic")
+    def check(self) -> None:
+        """It is there."""
+
+    def _live(self, name: str) -> list[int]:
+        _, head, earliest = self.topics[name]
+        return [seq for seq in range(earliest, head + 1) if seq not in self.deleted.get(name, ())]
+
+    def _row(self, name: str) -> dict[str, Any]:
         epoch, head, earliest = self.topics[name]
+        count = len(self._live(name))
         return {
             "topic": name,
             "epoch": epoch,
@@ -37,25 +44,76 @@ class _Server(Wire):
             "earliest_seq": earliest,
             "evict_floor": earliest,
             "holes": [],
-            "server_id": "s",
-            "hot_root": "/h",
-            "cold_root": None,
             "segments": [],
-            "bytes": self.record_bytes * head,
-            "count": head,
+            "bytes": self.record_bytes * count,
+            "count": count,
+            "last_ts": 1000 * head or None,
         }
 
-    def post(self, path: str, value: object) -> dict[str, Any]:
-        return {"tombstone": {"reason": "cap"}, "records": [], "head_seq": 0}
+    def post(self, path: str, value: Any) -> dict[str, Any]:
+        if path != "/v0/segments":
+            return {"tombstone": {"reason": "cap"}, "records": [], "head_seq": 0}
+        self.asked.append(value)
+        names = sorted(value.get("topics", [name for name in self.topics if name.startswith(value.get("prefix", ""))]))
+        rows = [self._row(name) for name in names if name in self.topics]
+        for row in rows:
+            if row["topic"] in value.get("after", {}):
+                after = value["after"][row["topic"]]
+                live = [seq for seq in self._live(row["topic"]) if seq > after["seq"]][: after["records"]]
+                row["reach_seq"] = live[-1] if len(live) == after["records"] else row["head_seq"]
+        return {"server_id": "s", "hot_root": "/h", "cold_root": None, "topics": rows}
 
 
-def _reader(server: _Server, **options: str) -> StreamReader:
-    asked = parse({"topic": "t"} | options if "topicPattern" not in options else options)
-    return StreamReader(asked, Task(server, Projection(pa.schema([])), (), asked.on_data_loss), None)
+class _Places(StreamReader):
+    """Takes and gives offsets as places by topic, in the form of earlier versions, which a person can read."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return _shown(super().initialOffset())
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return _shown(super().reportLatestOffset())
+
+    def latestOffset(self, start: Any, limit: Any) -> dict[str, Any]:  # noqa: N802
+        return _shown(super().latestOffset(_stored(start), limit))
+
+    def partitions(self, start: Any, end: Any) -> list[Any]:
+        return [split for task in super().partitions(_stored(start), _stored(end)) for split in task.value]
 
 
-def _at(epoch: int, seq: int, began: int = 0, server_id: str = "s", **more: int) -> dict[str, Any]:
-    return {"epoch": epoch, "seq": seq, "began": began, "server_id": server_id, **more}
+def _shown(offset: dict[str, Any]) -> dict[str, Any]:
+    kept = ("epoch", "seq", "began", "server_id")
+    return {
+        name: {key: value for key, value in place._asdict().items() if value or key in kept}
+        for name, place in decode(json.loads(json.dumps(offset))).items()
+    }
+
+
+def _kept(place: dict[str, Any]) -> dict[str, Any]:
+    return dict(place) if place.get("began") is not None or place["seq"] else {**place, "began": 0}
+
+
+def _stored(offset: dict[str, Any]) -> dict[str, Any]:
+    return encode({name: TopicOffset(**_kept(place)) for name, place in offset.items()})
+
+
+def _reader(server: _Server, **options: str) -> _Places:
+    asked = parse({"topic": "t"} | options if not options.keys() & {"topicPattern", "subscribe"} else options)
+    return _Places(asked, Task(server, Projection(pa.schema([])), (), asked.on_data_loss), None)
+
+
+class _Place(dict[str, Any]):
+    """A place that is equal to another wherever that began, unless it names a beginning itself."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and dict(self) == dict(other) | (
+            {"began": None} if self["began"] is None else {}
+        )
+
+    __hash__ = None
+
+
+def _at(epoch: int, seq: int, began: int | None = None, server_id: str = "s", **more: Any) -> dict[str, Any]:
+    return _Place(epoch=epoch, seq=seq, began=began, server_id=server_id, **more)
 
 
 def test_a_batch_ends_at_the_head_or_at_the_limit() -> None:
@@ -139,7 +197,7 @@ def test_a_head_that_goes_back_is_another_life(head: int) -> None:
     skipping = _reader(server, onDataLoss="skip")
     end = skipping.latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
     assert end == {"t": _at(1, head, lost=1)}
-    assert sum(each.value.size for each in skipping.partitions({"t": _at(1, 50)}, end)) == head
+    assert sum(each.size for each in skipping.partitions({"t": _at(1, 50)}, end)) == head
     assert skipping.latestOffset(end, ReadAllAvailable()) == end
 
 
@@ -152,7 +210,7 @@ def test_a_topic_of_another_server_is_another_life() -> None:
     skipping = _reader(server, onDataLoss="skip")
     end = skipping.latestOffset(left, ReadAllAvailable())
     assert end == {"t": _at(1, 80, lost=1)}
-    assert sum(each.value.size for each in skipping.partitions(left, end)) == 80
+    assert sum(each.size for each in skipping.partitions(left, end)) == 80
     logged = {"t": _at(1, 70, server_id="before")}
     with pytest.raises(DataLossError, match=r"seqs 51\.\.70 \(recreated\)"):
         _reader(server).partitions(left, logged)
@@ -160,7 +218,7 @@ def test_a_topic_of_another_server_is_another_life() -> None:
 
 def test_an_offset_that_does_not_know_its_server_is_gone_on_with() -> None:
     server = _Server(t=(1, 80, 1))
-    left = {"t": {"epoch": 1, "seq": 50, "began": 0}}
+    left = {"t": _at(1, 50, server_id="")}
     assert _reader(server).latestOffset(left, ReadAllAvailable()) == {"t": _at(1, 80)}
     server.topics["t"] = (1, 50, 1)
     assert _reader(server).latestOffset(left, ReadAllAvailable()) == left, "nothing new, so no batch"
@@ -183,7 +241,7 @@ def test_a_query_that_has_read_nothing_yet_notices_another_life_too(start: str) 
     server.topics["t"] = (1, 20, 1)
     end = reader.latestOffset(left, ReadAllAvailable())
     assert end == {"t": _at(1, 20, lost=1)}
-    assert sum(each.value.size for each in reader.partitions(left, end)) == 20
+    assert sum(each.size for each in reader.partitions(left, end)) == 20
 
 
 def test_a_batch_that_was_planned_beyond_the_head_of_now_is_lost() -> None:
@@ -203,15 +261,102 @@ def test_a_batch_goes_over_a_gap_at_once_whatever_its_limit() -> None:
 
 def test_places_on_another_server_than_the_sessions_say_so() -> None:
     server = _Server(t=(1, 10, 1))
-    asked = parse({"topic": "t"})
+    asked = parse({"topic": "t", "kafka.group.id": "billing"})
     task = Task(server, Projection(pa.schema([])), (), asked.on_data_loss)
     reader = StreamReader(asked, task, None, "http://b:4000")
     start = reader.initialOffset()
-    assert start == {"t": {**_at(1, 0), "server": "http://b:4000"}}
+    assert start[""] == {"server": "http://b:4000", "server_id": "s", "cursor": "billing"}
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {"t": {**_at(1, 10), "server": "http://b:4000"}}
+    assert end == {"": start[""], "t@1": {"seq": 10, "began": 0}}
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert len(reader.partitions(start, end)) == 1
+
+
+def test_a_limit_of_records_counts_live_ones_and_a_limit_of_offsets_all() -> None:
+    server = _Server(t=(1, 60_000, 1))
+    server.deleted["t"] = {seq for seq in range(1, 60_001) if seq % 1000}
+    reader = _reader(server, maxRecordsPerTrigger="100")
+    assert reader.latestOffset({"t": _at(1, 0)}, reader.getDefaultReadLimit()) == {"t": _at(1, 60_000)}
+    reader = _reader(server, maxRecordsPerTrigger="25")
+    assert reader.latestOffset({"t": _at(1, 0)}, reader.getDefaultReadLimit()) == {"t": _at(1, 25_000)}
+    assert reader.latestOffset({"t": _at(1, 25_000)}, reader.getDefaultReadLimit()) == {"t": _at(1, 50_000)}
+    assert reader.latestOffset({"t": _at(1, 50_000)}, reader.getDefaultReadLimit()) == {"t": _at(1, 60_000)}
+    reader = _reader(server, maxOffsetsPerTrigger="25")
+    assert reader.latestOffset({"t": _at(1, 0)}, reader.getDefaultReadLimit()) == {"t": _at(1, 25)}
+    both = _reader(server, maxOffsetsPerTrigger="9000", maxRecordsPerTrigger="5")
+    assert both.latestOffset({"t": _at(1, 0)}, both.getDefaultReadLimit()) == {"t": _at(1, 5000)}
+
+
+def test_a_stream_without_options_has_a_limit_of_bytes() -> None:
+    server = _Server(t=(1, 2000, 1))
+    server.record_bytes = 1 << 20
+    reader = _reader(server)
+    assert reader.latestOffset({"t": _at(1, 0)}, reader.getDefaultReadLimit()) == {"t": _at(1, 256)}
+    assert reader.latestOffset({"t": _at(1, 0)}, ReadAllAvailable()) == {"t": _at(1, 2000)}
+    chosen = _reader(server, maxRecordsPerTrigger="900")
+    assert chosen.latestOffset({"t": _at(1, 0)}, chosen.getDefaultReadLimit()) == {"t": _at(1, 900)}
+
+
+def test_a_batch_waits_for_as_many_offsets_as_it_should_have_but_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("driftq.pipeline.source.stream_reader.time.monotonic", lambda: now[0])
+    server = _Server(t=(1, 3, 1))
+    reader = _reader(server, minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+    first = reader.latestOffset({"t": _at(1, 0)}, ReadAllAvailable())
+    assert first == {"t": _at(1, 3)}, "the first batch does not wait"
+    server.topics["t"] = (1, 9, 1)
+    assert reader.latestOffset(first, ReadAllAvailable()) == first
+    now[0] += 29.0
+    assert reader.latestOffset(first, ReadAllAvailable()) == first
+    now[0] += 1.0
+    late = reader.latestOffset(first, ReadAllAvailable())
+    assert late == {"t": _at(1, 9)}
+    server.topics["t"] = (1, 19, 1)
+    assert reader.latestOffset(late, ReadAllAvailable()) == {"t": _at(1, 19)}
+    ends = _reader(server, minOffsetsPerTrigger="100")
+    ends.prepareForTriggerAvailableNow()
+    for start in (3, 9):
+        assert ends.latestOffset({"t": _at(1, start)}, ReadAllAvailable()) == {"t": _at(1, 19)}
+
+
+def test_a_trigger_over_a_thousand_topics_asks_the_server_once() -> None:
+    server = _Server(**{f"t{number}": (number + 1, 1, 1) for number in range(1000)})
+    reader = _reader(server, topicPattern="t[0-9]+")
+    start = reader.initialOffset()
+    server.asked.clear()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    reader.reportLatestOffset()
+    tasks = StreamReader.partitions(reader, encode(decode(_stored(start))), _stored(end))
+    assert server.asked == [{"prefix": "t", "page_size": 1000}]
+    assert [len(task.value) for task in tasks] == [250, 250, 250, 250]
+
+
+def test_a_batch_that_is_planned_again_after_a_restart_asks_for_its_topics() -> None:
+    server = _Server(a=(1, 5, 1), b=(1, 5, 1), c=(1, 5, 1))
+    reader = _reader(server, topicPattern=".*")
+    start, end = {name: _at(1, 5) for name in "abc"}, {"a": _at(1, 5), "b": _at(1, 5), "c": _at(1, 5)}
+    server.topics["b"] = (1, 9, 1)
+    assert [split.topic for split in reader.partitions(start, end | {"b": _at(1, 9)})] == ["b"]
+    assert server.asked == [{"topics": ["b"]}]
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_unless_it_is_allowed() -> None:
+    with pytest.raises(PipelineError, match=r"no topic on http://test matches 'z\+': .*allowEmpty=true"):
+        _reader(_Server(a=(1, 5, 1)), topicPattern="z+").initialOffset()
+    server = _Server(a=(1, 5, 1))
+    reader = _reader(server, topicPattern="z+", allowEmpty="true")
+    assert reader.initialOffset() == {}
+    server.topics["z"] = (2, 4, 1)
+    assert reader.latestOffset({}, ReadAllAvailable()) == {"z": _at(2, 4)}
+
+
+def test_a_start_at_a_time_without_records_is_what_the_strategy_says() -> None:
+    server = _Server(t=(1, 5, 1))
+    late = {"subscribe": "t", "startingOffsetsByTimestamp": '{"t": {"0": 5001}}'}
+    with pytest.raises(PipelineError, match="topic 't' has no record at 5001 ms or later"):
+        _reader(server, **late).initialOffset()
+    latest = _reader(server, **late, startingOffsetsByTimestampStrategy="latest")
+    assert latest.initialOffset() == {"t": _at(1, 5, began=5)}
 
 
 def test_another_life_fails_is_told_or_is_counted() -> None:
@@ -220,9 +365,7 @@ def test_another_life_fails_is_told_or_is_counted() -> None:
         _reader(server).latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
     skipping = _reader(server, onDataLoss="skip")
     assert skipping.latestOffset({"t": _at(1, 50)}, ReadAllAvailable()) == {"t": _at(2, 4, lost=1)}
-    (split,) = (
-        each.value for each in _reader(server, onDataLoss="rows").partitions({"t": _at(1, 50)}, {"t": _at(2, 4)})
-    )
+    (split,) = (each for each in _reader(server, onDataLoss="rows").partitions({"t": _at(1, 50)}, {"t": _at(2, 4)}))
     assert [(gap.first, gap.reason) for gap in split.gaps] == [(51, "recreated")]
     assert split.size == 4
 

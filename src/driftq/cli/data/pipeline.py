@@ -281,5 +281,6 @@ def _row(record: "RunRecord") -> dict[str, Any]:
 
 
 def _say_run(record: "RunRecord", *, as_json: bool) -> None:
-    more = {"server": record.server, "pid": record.pid, "options": record.options, "checkpoints": record.checkpoints}
+    more: dict[str, Any] = {"topic_lags": record.progress.topic_lags, "server": record.server, "pid": record.pid}
+    more |= {"options": record.options, "checkpoints": record.checkpoints}
     show({**_row(record), **more}, as_json=as_json)

@@ -16,6 +16,7 @@ from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v0 import backups, cursors, queues, routers, segments, staging
 from driftq.http.v0.bodies import ARROW
+from driftq.http.v0.records import many_reads
 from driftq.http.v0.records import record_bodies as wire
 from driftq.http.v0.streams import watch_bodies as watch_wire
 from driftq.model import v0_additions as additions
@@ -164,6 +165,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", f"{_TOPIC}/segments"): Operation(
         summary="List the sealed segments, for readers that open the files themselves.",
         reply=additions.SegmentManifest,
+        errors=(404,),
+    ),
+    ("POST", "/v0/diff"): Operation(
+        summary="Read at most 100 topics: one Arrow stream per read, one after another.",
+        body=many_reads.ReadsBody,
+        reply=None,
+        other_media=_ARROW,
         errors=(404,),
     ),
     ("POST", "/v0/segments"): Operation(

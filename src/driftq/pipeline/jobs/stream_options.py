@@ -27,10 +27,14 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     max_records: Annotated[Annotated[int, Meta(ge=1)], Meta(description="Maximum number of records in one batch.")] = (
         _RECORDS
     )
+    allow_empty: Annotated[
+        bool, Meta(description="Do not fail if no topic matches; read topics that are created later.")
+    ] = False
 
     def limits(self) -> dict[str, str]:
-        """Return the limits of a batch as options of the source."""
-        return {"maxRecordsPerTrigger": str(self.max_records), "maxBytesPerTrigger": str(_BYTES)}
+        """Return the limits of a batch, and whether there must be a topic, as options of the source."""
+        limits = {"maxRecordsPerTrigger": str(self.max_records), "maxBytesPerTrigger": str(_BYTES)}
+        return limits | {"allowEmpty": str(self.allow_empty).lower()}
 
 
 def triggered(writer: "DataStreamWriter", options: StreamOptions) -> "DataStreamWriter":

@@ -32,6 +32,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     batches: int = 0
     lag: int | None = None
     """Number of rows that wait to be read."""
+    topic_lags: dict[str, int] = {}
+    """Number of rows that wait to be read in each topic that has some."""
     total: int | None = None
     """Expected number of rows at the end of the run, if the run has an end."""
     note: str = ""

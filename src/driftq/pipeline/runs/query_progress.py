@@ -3,11 +3,14 @@
 Invariant: a batch is counted once, even if Spark reports it several times.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.offsets import Places, decode
 from driftq.pipeline.runs.job import Progress
 
 _SMOOTH = 0.5
@@ -59,7 +62,8 @@ class Tally:
         self.rows = 0
         self.batches = 0
         self.rate = 0.0
-        self.lag: int | None = None
+        self.lags: dict[str, int] | None = None
+        """Rows that wait to be read, by topic; None as long as they are unknown."""
 
     def take(self, query: QueryProgress) -> None:
         """Count the batches that are new since the last call."""
@@ -75,33 +79,34 @@ class Tally:
             self.rate = rate if self.batches == 1 else self.rate + _SMOOTH * (rate - self.rate)
 
     def _lag_of(self, batch: _Batch) -> None:
-        lags = [lag for source in batch.sources if (lag := lag_of(source.end, source.latest)) is not None]
+        lags = [found for source in batch.sources if (found := lags_of(source.end, source.latest)) is not None]
         if lags:
-            self.lag = sum(lags)
+            self.lags = _added(lags)
 
 
-def lag_of(end: Any, latest: Any) -> int | None:
-    """Return the number of records between two offsets. None if one is unknown or not an offset of our source."""
+def _added(lags: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sum of the lags of each topic."""
+    found: Counter[str] = Counter()
+    for each in lags:
+        found.update(each)
+    return dict(found)
+
+
+def lags_of(end: Any, latest: Any) -> dict[str, int] | None:
+    """Return the number of seqs of each topic between two offsets. None if one is not an offset of our source."""
     one, other = _places(end), _places(latest)
     if one is None or other is None:
         return None
-    return sum(
-        max(0, seq - (one[topic][1] if one.get(topic, (0, 0))[0] == epoch else 0))
-        for topic, (epoch, seq) in other.items()
-    )
+    read = {(topic, place.epoch): place.seq for topic, place in one.items()}
+    return {topic: max(0, place.seq - read.get((topic, place.epoch), 0)) for topic, place in other.items()}
 
 
-def _places(offset: Any) -> dict[str, tuple[int, int]] | None:
-    """Return epoch and seq by topic of `{topic: {"epoch": e, "seq": n}}`, given as JSON text or as a mapping."""
+def _places(offset: Any) -> Places | None:
+    """Return the places in an offset of a progress report. None if it is not an offset of our source."""
     try:
         value = msgspec.json.decode(offset) if isinstance(offset, str) else offset
-    except msgspec.DecodeError:
-        return None
-    if not isinstance(value, Mapping):
-        return None
-    try:
-        return {str(topic): (int(place["epoch"]), int(place["seq"])) for topic, place in value.items()}
-    except (KeyError, TypeError, ValueError):
+        return decode(value) if isinstance(value, Mapping) else None
+    except (msgspec.DecodeError, PipelineError):
         return None
 
 
@@ -109,12 +114,14 @@ def sum_up(tallies: Iterable[Tally], *, ends: bool) -> Progress:
     """Add up the queries of a run. The total is known only for a run that ends by itself."""
     known = list(tallies)
     rows = sum(tally.rows for tally in known)
-    lags = [tally.lag for tally in known if tally.lag is not None]
-    lag = sum(lags) if lags else None
+    lags = [tally.lags for tally in known if tally.lags is not None]
+    waiting = _added(lags)
+    lag = sum(waiting.values()) if lags else None
     return Progress(
         rows=rows,
         rows_per_s=round(sum(tally.rate for tally in known), 1),
         batches=sum(tally.batches for tally in known),
         lag=lag,
+        topic_lags={topic: count for topic, count in sorted(waiting.items()) if count},
         total=rows + lag if ends and lag is not None else None,
     )

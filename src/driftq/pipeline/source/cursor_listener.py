@@ -38,7 +38,11 @@ _NAME_MAX = 255
 
 def cursor_name(query_name: str | None, query_id: str) -> str:
     """Return the name of a query's cursor, with characters that names cannot have replaced."""
-    return _ODD.sub("-", f"spark:{query_name or query_id}")[:_NAME_MAX]
+    return _named(f"spark:{query_name or query_id}")
+
+
+def _named(text: str) -> str:
+    return _ODD.sub("-", text)[:_NAME_MAX]
 
 
 def places_in(text: object) -> Places:
@@ -89,6 +93,8 @@ class CursorListener(StreamingQueryListener):
     def tell(self, cursor: str, offset: object, batch: int) -> None:
         """Move a cursor to an offset. If the topic was created again since, the cursor does not move.
 
+        The offset of a query with a `kafka.group.id` has the name of its cursor.
+
         The cursor may move back: a query of the same name with a new checkpoint starts again.
         """
         for topic, place in places_in(offset).items():
@@ -96,7 +102,8 @@ class CursorListener(StreamingQueryListener):
             value: dict[str, Any] = {**place_now, "meta": {"batch": str(batch)}}
             try:
                 wire = self._at(place.server)
-                wire.put(wire.topic_path(topic, "cursors", cursor), value, patient=False)
+                name = _named(place.cursor) or cursor
+                wire.put(wire.topic_path(topic, "cursors", name), value, patient=False)
             except PipelineError:
                 continue
 

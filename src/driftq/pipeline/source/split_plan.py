@@ -48,8 +48,17 @@ class TopicFiles(NamedTuple):
     hot_root: str
     cold_root: str | None
     segments: tuple[PlannedSegment, ...]
-    record_bytes: int = 0
-    """Average size of a record in bytes."""
+    records: int = 0
+    """Number of live records in the topic."""
+    payload: int = 0
+    """Size of the live records in bytes."""
+    last_ts: int | None = None
+    """Time of the newest record in Unix ms; None if there never was one."""
+
+    @property
+    def record_bytes(self) -> int:
+        """Average size of a record in bytes."""
+        return self.payload // max(1, self.records)
 
 
 class Piece(NamedTuple):
@@ -94,6 +103,9 @@ def manifest_of(said: Mapping[str, Any]) -> TopicFiles:
             PlannedSegment(row["tier"], row["file"], row["first_seq"], row["last_seq"], row["live"])
             for row in said["segments"]
         ),
+        said["count"],
+        said["bytes"],
+        said["last_ts"],
     )
 
 
@@ -137,6 +149,19 @@ def pieces_in(manifest: TopicFiles, start: int, end: int, most: int) -> Iterator
 def present(manifest: TopicFiles, start: int, end: int) -> int:
     """Return how many seqs of (start, end] are not known to be lost."""
     return sum(max(0, min(last, end) - max(first, start + 1) + 1) for first, last, _ in _edges(manifest))
+
+
+def most_live(manifest: TopicFiles, start: int, end: int) -> int:
+    """Return how many live records (start, end] has at most; exact for whole segments and without deletes."""
+    outside = manifest.records - sum(segment.live for segment in manifest.segments)
+    found = loose = 0
+    for first, last, segment in _edges(manifest):
+        seqs = max(0, min(last, end) - max(first, start + 1) + 1)
+        if segment is None:
+            loose += seqs
+        else:
+            found += min(seqs, segment.live)
+    return found + min(loose, max(0, outside))
 
 
 def reach(manifest: TopicFiles, start: int, end: int, most: int) -> int:
@@ -183,6 +208,23 @@ def _without_holes(
         first = hole.last + 1
     if first <= last:
         yield first, last, segment
+
+
+_SHARED_TOPICS = 250
+"""Most splits in one task: each of them may cost the task a request."""
+
+
+def shared_tasks(splits: Sequence[Split], most: int) -> list[tuple[Split, ...]]:
+    """Return the splits of each task: small ones share a task of at most `most` seqs, in their order."""
+    tasks: list[list[Split]] = []
+    left = 0
+    for split in splits:
+        if not tasks or split.size > left or len(tasks[-1]) == _SHARED_TOPICS:
+            tasks.append([])
+            left = most
+        tasks[-1].append(split)
+        left -= split.size
+    return [tuple(task) for task in tasks]
 
 
 def splits_of(manifest: TopicFiles, start: int, end: int, most: int, gaps: Sequence[SeqGap]) -> list[Split]:

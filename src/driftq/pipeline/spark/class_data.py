@@ -9,7 +9,9 @@ works, but starts slowly.
 
 import os
 import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from typing import NamedTuple
 from driftq.pipeline.spark.java import Java, cache_dir
 
 _BASE_PATIENCE_S = 120.0
+_ABANDONED_S = 3600.0
 
 
 class ClassData(NamedTuple):
@@ -52,6 +55,7 @@ class ClassData(NamedTuple):
             self.spark.parent.mkdir(parents=True, exist_ok=True)
         except OSError:
             return None
+        _remove_abandoned(self.spark.parent)
         return _part(self.spark) if os.access(self.spark.parent, os.W_OK) else None
 
     def _dumped(self, base: Path) -> bool:
@@ -78,6 +82,15 @@ def class_data_of(java: Java, jars: Sequence[Path], options: Sequence[str]) -> C
 
 def _named(what: str, said: Sequence[str]) -> Path:
     return cache_dir() / f"{what}-{sha256(chr(10).join(said).encode()).hexdigest()[:16]}.jsa"
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Remove archives that were never put into place: empty ones, and those that nothing has written to for an hour."""
+    for part in directory.glob("*.part"):
+        with suppress(OSError):
+            found = part.stat()
+            if not found.st_size or time.time() - found.st_mtime > _ABANDONED_S:
+                part.unlink()
 
 
 def _part(archive: Path) -> Path:

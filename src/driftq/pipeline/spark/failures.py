@@ -30,6 +30,8 @@ _AROUND = re.compile(
     r"|[\w.$]+\.[\w$]+(?:Exception|Error): "
 )
 """Text before the reason in a line of Java."""
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_NOT_OF_USERS = re.compile(r"(?:^|/)(?:driftq|pyspark|py4j|lib/python[0-9.]+)/|^<frozen|\.zip/")
 _KILLED = "Python worker exited unexpectedly"
 _KILLED_TOLD = (
     "a Python process of Spark was killed, most often because memory ran out: "
@@ -60,7 +62,16 @@ def told_by_spark(text: str) -> str:
     if python is None:
         return _without_wrapping(_java_line(lines))
     head, colon, rest = python.partition(": ")
-    return rest if colon and head.replace(".", "").isidentifier() and rest else python
+    return (rest if colon and head.replace(".", "").isidentifier() and rest else python) + _place(lines, python)
+
+
+def _place(lines: list[str], error: str) -> str:
+    """Return where the user's code raised an error; nothing if only Spark's code and ours are in its traceback."""
+    end = len(lines) - lines[::-1].index(error)
+    start = max((at for at in range(end) if lines[at].startswith("Traceback")), default=0)
+    frames = [found for line in lines[start:end] if (found := _FRAME.match(line)) is not None]
+    own = [frame for frame in frames if not _NOT_OF_USERS.search(frame["file"])]
+    return f" ({own[-1]['file']}, line {own[-1]['line']})" if own else ""
 
 
 def _lines(text: str) -> list[str]:

@@ -202,8 +202,10 @@ def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool 
     line = command(java, conf, short=short, class_data=options)
     if part is not None:
         # The shell outlives Java and renames the archive into place when it is complete.
-        moved = f"mv {shlex.quote(str(part))} {shlex.quote(str(archives.spark))}"
-        line = ["/bin/sh", "-c", f'"$@"; code=$?; {moved} 2>/dev/null; exit $code', "sh", *line]
+        # Without `mv`, it empties the archive, which no command is needed for; the next session removes it.
+        left = shlex.quote(str(part))
+        moved = f"mv {left} {shlex.quote(str(archives.spark))} 2>/dev/null || [ ! -e {left} ] || : >{left}"
+        line = ["/bin/sh", "-c", f'"$@"; code=$?; {moved}; exit $code', "sh", *line]
     with tempfile.TemporaryDirectory() as directory:
         told = Path(directory) / "gateway"
         process = subprocess.Popen(

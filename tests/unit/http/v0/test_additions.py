@@ -161,6 +161,36 @@ def test_a_diff_from_a_time_begins_at_its_first_record(rig: ServerRig) -> None:
     assert rig.code("POST", f"{TOPIC}/diff", {"from_ts": 1 << 64}) == (400, "invalid_request")
 
 
+# Many topics in one request
+
+
+def _streams(reply: Any) -> list[tuple[str, list[int]]]:
+    source = pa.BufferReader(b"".join(reply.more))
+    found = []
+    while source.tell() < source.size():
+        with pa.ipc.open_stream(source) as stream:
+            topic = stream.schema.metadata[b"topic"].decode()
+            found.append((topic, [seq for batch in stream for seq in batch.column(0).to_pylist()]))
+    return found
+
+
+def test_one_request_reads_many_topics_as_streams_one_after_another(rig: ServerRig) -> None:
+    for name in ("a", "b"):
+        rig.ok("PUT", f"/v0/topics/{name}", {})
+        rig.write(name, *range(5))
+    reads = [{"topic": "b", "from_seq": 2}, {"topic": "t"}, {"topic": "a", "limit": 2}]
+    accept = {"accept": ARROW}
+    reply = rig.send("POST", "/v0/diff", {"reads": reads}, headers=accept)
+    assert _streams(reply) == [("b", [3, 4, 5]), ("t", []), ("a", [1, 2])]
+    short = rig.send("POST", "/v0/diff", {"reads": reads, "max_batch_bytes": 1}, headers=accept)
+    assert _streams(short) == [("b", [3])]
+    assert rig.code("POST", "/v0/diff", {"reads": reads}) == (400, "invalid_request")
+    absent = {"reads": [*reads, {"topic": "none"}]}
+    assert rig.code("POST", "/v0/diff", absent, headers=accept) == (404, "topic_not_found")
+    assert rig.code("POST", "/v0/diff", {"reads": reads * 40}, headers=accept) == (400, "invalid_request")
+    assert rig.code("POST", "/v0/diff", {"reads": []}, headers=accept) == (400, "invalid_request")
+
+
 # Segments
 
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from driftq.pipeline.runs.query_progress import Tally, lag_of, sum_up
+from driftq.pipeline.runs.query_progress import Tally, lags_of, sum_up
 
 
 class FakeTold(NamedTuple):
@@ -35,7 +35,7 @@ def test_a_batch_is_counted_once_however_often_one_asks() -> None:
     tally.take(query)
     query.tell(1, 5, 15, 30)
     tally.take(query)
-    assert (tally.rows, tally.batches, tally.lag) == (15, 2, 15)
+    assert (tally.rows, tally.batches, tally.lags) == (15, 2, {"t": 15})
 
 
 def test_rows_that_are_told_by_the_sources_alone_are_counted_too() -> None:
@@ -52,15 +52,16 @@ def test_a_run_that_ends_knows_its_total_and_one_that_goes_on_does_not() -> None
     query.tell(0, 10, 10, 30)
     tally.take(query)
     assert sum_up([tally], ends=True).total == 30
+    assert sum_up([tally, tally], ends=False).topic_lags == {"t": 40}
     assert sum_up([tally], ends=False).total is None
 
 
 def test_lag_counts_from_the_start_of_a_topic_that_was_made_again() -> None:
-    assert lag_of({"t": {"epoch": 1, "seq": 50}}, {"t": {"epoch": 2, "seq": 7}}) == 7
-    assert lag_of({"t": {"epoch": 1, "seq": 50}}, {"t": {"epoch": 1, "seq": 57}}) == 7
-    assert lag_of({}, {"t": {"epoch": 1, "seq": 3}}) == 3
+    assert lags_of({"t": {"epoch": 1, "seq": 50}}, {"t": {"epoch": 2, "seq": 7}}) == {"t": 7}
+    assert lags_of({"t": {"epoch": 1, "seq": 50}}, {"t": {"epoch": 1, "seq": 57}}) == {"t": 7}
+    assert lags_of({}, {"t": {"epoch": 1, "seq": 3}}) == {"t": 3}
 
 
 def test_offsets_of_other_sources_have_no_lag() -> None:
-    assert lag_of(None, "17") is None
-    assert lag_of("not json", {"t": 5}) is None
+    assert lags_of(None, "17") is None
+    assert lags_of("not json", {"t": 5}) is None

@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import LongType, StructField, StructType
 
-from driftq.pipeline.source.data_source import BatchReader, DriftqSource, StreamReader
+from driftq.pipeline.source.data_source import BatchReader, DriftqSource
 from driftq.pipeline.source.row_filters import from_time
+from driftq.pipeline.source.stream_reader import StreamReader
 
 _SEQ = StructType([StructField("seq", LongType())])
 

@@ -37,6 +37,7 @@ _TYPES = {
     "key": pa.string(),
     "value": pa.string(),
     "envelope": pa.string(),
+    "headers": pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
 }
 
 
@@ -106,6 +107,14 @@ def test_meta_is_a_map_of_texts_whatever_the_server_put_there() -> None:
     assert made.column(0).to_pylist() == [[("a", "1"), ("$dead_letter_attempts", "3")], None]
 
 
+def test_headers_are_the_entries_of_meta_as_kafka_has_them() -> None:
+    made = _projection("headers").rows("t", _base(seq=[1, 2], meta=['{"a":"\u00e9","n":3}', None]))
+    assert made.column(0).to_pylist() == [
+        [{"key": "a", "value": "\u00e9".encode()}, {"key": "n", "value": b"3"}],
+        None,
+    ]
+
+
 def test_messages_of_the_broker_have_columns_and_other_records_have_none() -> None:
     made = _projection("partition", "key", "value", "envelope").rows(
         "@t",
@@ -168,8 +177,11 @@ def test_the_arrow_schema_is_the_one_that_spark_makes() -> None:
         "value": text,
         "envelope": text,
         "routing": text,
+        "headers": types.ArrayType(
+            types.StructType([types.StructField("key", text), types.StructField("value", types.BinaryType())])
+        ),
     }
-    assert list(kinds) == names_of(with_gaps=True, with_v1=True)
+    assert list(kinds) == names_of(with_gaps=True, with_v1=True, with_headers=True)
     fields = [types.StructField(name, kind, nullable=name != "seq") for name, kind in kinds.items()]
     made = arrow_schema((field.name, field.nullable) for field in fields)
     assert made.equals(to_arrow_schema(types.StructType(fields), timezone="UTC"), check_metadata=True)

@@ -53,8 +53,8 @@ def test_a_start_is_a_word_a_number_a_map_or_a_time() -> None:
     assert parse({"topic": "t"}).start == "earliest"
     assert parse({"topic": "t", "startingSeq": "17"}).start == {"*": 17}
     assert parse({"topic": "t", "startingSeq": '{"t": 4}'}).start == {"t": 4}
-    assert parse({"topic": "t", "startingTimestamp": "1700000000000"}).start_ts == 1_700_000_000_000
-    assert parse({"topic": "t", "startingTimestamp": "2023-11-14T22:13:20Z"}).start_ts == 1_700_000_000_000
+    assert parse({"topic": "t", "startingTimestamp": "1700000000000"}).start_ts == {"*": 1_700_000_000_000}
+    assert parse({"topic": "t", "startingTimestamp": "2023-11-14T22:13:20Z"}).not_before == 1_700_000_000_000
     assert parse({"topic": "t", "endingTimestamp": "2023-11-14T22:13:20"}).end_ts == 1_700_000_000_000
 
 
@@ -67,7 +67,7 @@ def test_a_map_of_starts_names_topics_that_are_read() -> None:
 
 
 def test_a_time_outside_of_all_records_is_the_nearest_that_there_can_be() -> None:
-    assert parse({"topic": "t", "startingTimestamp": "1960-01-01"}).start_ts == 0
+    assert parse({"topic": "t", "startingTimestamp": "1960-01-01"}).not_before == 0
     assert parse({"topic": "t", "endingTimestamp": "9" * 30}).end_ts == (1 << 63) - 1
 
 

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from driftq.pipeline.source.split_plan import (
     PlannedSegment,
     SeqGap,
+    Split,
     TopicFiles,
     gaps_in,
+    most_live,
     pieces_in,
     present,
     reach,
+    shared_tasks,
     splits_of,
 )
 
@@ -122,4 +125,24 @@ def test_a_large_segment_is_cut(most: int) -> None:
     manifest = _manifest(40, segments=(_segment(1, 40),))
     assert [split.size for split in splits_of(manifest, 0, 40, most, [])] == [
         min(most, 40 - at) for at in range(0, 40, most)
+    ]
+
+
+def test_small_splits_share_a_task_and_large_ones_do_not() -> None:
+    def splits(*sizes: int) -> list[Split]:
+        return [splits_of(_manifest(size), 0, size, 1000, [])[0] for size in sizes]
+
+    def sizes(*of: int) -> list[list[int]]:
+        return [[split.size for split in task] for task in shared_tasks(splits(*of), 100)]
+
+    assert sizes(40, 50, 10, 1, 400, 99, 1) == [[40, 50, 10], [1], [400], [99, 1]]
+    assert [len(task) for task in shared_tasks(splits(*[1] * 600), 10_000)] == [250, 250, 100]
+    assert shared_tasks([], 10) == []
+
+
+def test_the_most_live_records_of_a_range_are_those_of_its_segments() -> None:
+    half = PlannedSegment("hot", "s", 11, 20, 5)
+    manifest = _manifest(30, segments=(_segment(1, 10), half))._replace(records=18)
+    assert [most_live(manifest, *bounds) for bounds in ((0, 30), (0, 10), (5, 20), (14, 16), (20, 30), (25, 26))] == [
+        *(18, 10, 10, 2, 3, 1),
     ]

@@ -1,5 +1,6 @@
 """Class-data archives: which fit, how a JVM uses and records them, and that they may be missing."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,15 @@ def test_another_jar_java_or_option_means_another_archive(complete: Java, tmp_pa
     jar.write_bytes(b"1")
     (complete.home / "release").write_text('JAVA_VERSION="25.0.3"\n', encoding="utf-8")
     assert class_data_of(complete, [jar], OPTIONS).spark != first
+
+
+def test_an_archive_that_was_not_put_into_place_is_removed(complete: Java) -> None:
+    archives = class_data_of(complete, [], OPTIONS)
+    cache = recorded(archives).parent
+    empty, old, fresh = (cache / f"spark-{name}.part" for name in ("1", "2", "3"))
+    for part in (old, fresh):
+        part.write_bytes(b"classes")
+    empty.touch()
+    os.utime(old, (1, 1))
+    recorded(archives)
+    assert [part.exists() for part in (empty, old, fresh)] == [False, False, True]

@@ -15,7 +15,7 @@ from driftq.pipeline.jobs.stream_options import in_short
 from driftq.pipeline.spark.failures import failure_of, in_one_line, told_by_spark
 
 PYTHON = """[STREAM_FAILED] Query [id = 1] terminated with exception: it failed: Traceback (most recent call last):
-  File "source.py", line 2, in read
+  File "/venv/driftq/pipeline/source.py", line 2, in read
     raise {kind}("no")
 {kind}: {told}
  SQLSTATE: 38000 SQLSTATE: XXKST
@@ -106,3 +106,21 @@ def test_a_batch_that_fails_raises_no_pages() -> None:
     pages = "".join(traceback.format_exception(told.value))
     assert "DAGScheduler" not in pages
     assert "An error occurred while calling" not in pages
+
+
+IN_A_UDF = """Job aborted due to stage failure: Task 0 failed: Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/worker.py", line 900, in main
+    process()
+  File "/home/me/clean.py", line 12, in total
+    return 1 / row.count
+  File "/usr/lib/python3.11/fractions.py", line 3, in divide
+{error}
+"""
+
+
+def test_an_error_in_a_users_function_is_told_with_file_and_line() -> None:
+    assert told_by_spark(IN_A_UDF.format(error="ZeroDivisionError: division by zero")) == (
+        "division by zero (/home/me/clean.py, line 12)"
+    )
+    ours = IN_A_UDF.replace("/home/me/", "/venv/lib/python3.11/site-packages/driftq/")
+    assert told_by_spark(ours.format(error="driftq.pipeline.errors.AbsentError: no topic")) == "no topic"
