@@ -1,4 +1,4 @@
-"""Encodes event streams (http-v0 §12.3), and sends heartbeats on idle ones.
+"""Encodes event streams (http-v0 §12.3), and keeps the timers of a stream: heartbeats, and clients that do not read.
 
 A line is `field: value` with one space and LF. An event ends with an empty line and has one line of data: compact JSON,
 which contains no line breaks.
@@ -6,6 +6,7 @@ which contains no line breaks.
 
 from collections.abc import Callable
 
+from driftq.http.answer import Sink
 from driftq.model.units import NS_PER_MS
 from driftq.system.clock import Clock
 from driftq.system.runtime import Runtime, Timer
@@ -13,6 +14,7 @@ from driftq.system.runtime import Runtime, Timer
 RETRY = b"retry: 2000\n\n"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 END = b"\n\n"
+_NOT_KNOWN = 1 << 62
 
 
 def head(event: bytes, event_id: bytes | None = None) -> bytes:
@@ -67,3 +69,44 @@ class Heartbeat:
             self._beat()
         else:
             self._wait(left_ns)
+
+
+class StallTimer:
+    """Checks whether a client reads, every `look_ms` from `start` until its sink has room."""
+
+    def __init__(self, runtime: Runtime, look_ms: int, stall_ms: int, looked: Callable[[bool], None]) -> None:
+        """`looked` is called at each check without room; its argument is whether nothing was read for `stall_ms`."""
+        self._runtime = runtime
+        self._look_ms = look_ms
+        self._stall_ms = stall_ms
+        self._looked = looked
+        self._timer: Timer | None = None
+        self._stalled_ms = 0
+        self._unsent = 0
+
+    def start(self, sink: Sink, unsent: int | None = None) -> None:
+        """Start checking, unless it has started; without `unsent`, the first check cannot see a stall."""
+        if self._timer is None:
+            self._stalled_ms = 0
+            self._unsent = _NOT_KNOWN if unsent is None else unsent
+            self._wait(sink)
+
+    def stop(self) -> None:
+        """Stop checking until the next start."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self, sink: Sink) -> None:
+        self._timer = self._runtime.later(self._look_ms, lambda: self._look(sink))
+
+    def _look(self, sink: Sink) -> None:
+        self._timer = None
+        if sink.room:
+            return
+        self._stalled_ms = 0 if sink.unsent < self._unsent else self._stalled_ms + self._look_ms
+        self._unsent = sink.unsent
+        stalled = self._stalled_ms >= self._stall_ms
+        if not stalled:
+            self._wait(sink)
+        self._looked(stalled)

@@ -21,7 +21,6 @@ from driftq.http import event_stream as sse
 from driftq.http.answer import Sink
 from driftq.http.v0.streams.watch_events import Frames
 from driftq.model.tombstone import Tombstone
-from driftq.system.runtime import Timer
 
 LOOK_MS = 5000
 STUCK_MS = 30_000
@@ -47,9 +46,7 @@ class WatchStream:
         """Frames of the current step that were not written yet."""
         self._over = False
         self._heartbeat = sse.Heartbeat(watch.runtime, watch.clock, session.heartbeat_ms, self._beat)
-        self._stuck_timer: Timer | None = None
-        self._stuck_ms = 0
-        self._unsent = 0
+        self._stall_timer = sse.StallTimer(watch.runtime, LOOK_MS, STUCK_MS, self._looked)
         watch.sessions.opened(session)
 
     # Called by the connection
@@ -66,7 +63,7 @@ class WatchStream:
 
     def room(self) -> None:
         """Continue the feed, because the client has read."""
-        self._calm_down()
+        self._stall_timer.stop()
         self._feed.resume()
 
     def closed(self) -> None:
@@ -76,7 +73,7 @@ class WatchStream:
         self._over = True
         self._feed.close()
         self._heartbeat.stop()
-        self._calm_down()
+        self._stall_timer.stop()
         self._watch.sessions.closed(self._session)
         self._slot.release()
 
@@ -204,10 +201,8 @@ class WatchStream:
         for piece in pieces:
             sink.push(piece)
         self._heartbeat.spoke()
-        if not sink.room and self._stuck_timer is None:
-            self._stuck_ms = 0
-            self._unsent = sink.unsent
-            self._stuck_timer = self._watch.runtime.later(LOOK_MS, self._look)
+        if not sink.room:
+            self._stall_timer.start(sink, sink.unsent)
 
     def _beat(self) -> None:
         if self.ready:
@@ -221,16 +216,10 @@ class WatchStream:
 
     # A client that does not read
 
-    def _look(self) -> None:
-        """Check whether the client has read since the last check; end the stream after 30 s without progress."""
-        self._stuck_timer = None
-        sink = self._sink
-        if sink is None or self._over or sink.room:
-            return
+    def _looked(self, stalled: bool) -> None:
+        """Free what the feed holds for a client that does not read; end the stream after 30 s without progress."""
         self._feed.let_go()
-        self._stuck_ms = 0 if sink.unsent < self._unsent else self._stuck_ms + LOOK_MS
-        self._unsent = sink.unsent
-        if self._stuck_ms >= STUCK_MS:
+        if stalled:
             self._last_word(
                 {
                     "code": "slow_consumer",
@@ -238,10 +227,3 @@ class WatchStream:
                     "message": "nothing was read for 30 s; reconnect with the last id, the session is kept",
                 }
             )
-        else:
-            self._stuck_timer = self._watch.runtime.later(LOOK_MS, self._look)
-
-    def _calm_down(self) -> None:
-        if self._stuck_timer is not None:
-            self._stuck_timer.cancel()
-            self._stuck_timer = None

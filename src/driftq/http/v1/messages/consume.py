@@ -18,7 +18,7 @@ from driftq.features.broker.protocols import OutgoingMessage
 from driftq.features.broker.state.group import ConsumerStream as GroupStream
 from driftq.http.access import Scope
 from driftq.http.answer import Sink, StreamAnswer
-from driftq.http.event_stream import HEADERS, Heartbeat
+from driftq.http.event_stream import HEADERS, Heartbeat, StallTimer
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
@@ -26,7 +26,6 @@ from driftq.http.v1.params import I32_MAX, I64_MAX, body_of, check_name, only_bo
 from driftq.http.v1.replies import json_reply
 from driftq.model.message import Envelope
 from driftq.server import Server
-from driftq.system.runtime import Timer
 
 _HIDDEN = "redrive_policy"
 """Stored with a dead letter for redrive, and never shown to consumers."""
@@ -62,7 +61,6 @@ def envelope_shown(envelope: Envelope) -> dict[str, Any]:
 
 _NDJSON = b"application/x-ndjson; charset=utf-8"
 _BEAT = b"\n"
-_NOT_KNOWN = 1 << 62
 _LOOKS = 4
 """How often progress is checked within `stream_stall_ms`."""
 
@@ -170,11 +168,8 @@ class ConsumeStream:
         settings = server.settings.broker
         beat_ms = settings.heartbeat_ms
         self._heartbeat = Heartbeat(server.runtime, server.clock, beat_ms, self._beat) if beat_ms else None
-        self._stall_ms = settings.stream_stall_ms
-        self._look_ms = max(1, self._stall_ms // _LOOKS)
-        self._stall_timer: Timer | None = None
-        self._stalled_ms = 0
-        self._unsent = 0
+        stall_ms = settings.stream_stall_ms
+        self._stall_timer = StallTimer(server.runtime, max(1, stall_ms // _LOOKS), stall_ms, self._looked)
 
     # Called by the connection
 
@@ -196,14 +191,14 @@ class ConsumeStream:
 
     def room(self) -> None:
         """Continue the delivery, because the client has read."""
-        self._calm_down()
+        self._stall_timer.stop()
         if self._stream is not None:
             self._stream.wake()
 
     def closed(self) -> None:
         """Leave the group and release the slot; delivered messages stay leased."""
         self._sink = None
-        self._calm_down()
+        self._stall_timer.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
         self._slot.release()
@@ -240,31 +235,13 @@ class ConsumeStream:
         if self._heartbeat is not None:
             self._heartbeat.spoke()
         # Whether the client reads shows only after the bytes reach the socket, so it is checked later.
-        if self._stall_timer is None:
-            self._stalled_ms, self._unsent = 0, _NOT_KNOWN
-            self._wait()
+        self._stall_timer.start(sink)
 
     def _beat(self) -> None:
         if self.ready():
             self._write(_BEAT)
 
-    def _wait(self) -> None:
-        self._stall_timer = self._server.runtime.later(self._look_ms, self._look)
-
-    def _look(self) -> None:
-        """Check whether the client has read since the last check; abort the stream after `stream_stall_ms`."""
-        self._stall_timer = None
-        sink = self._sink
-        if sink is None or sink.room:
-            return
-        self._stalled_ms = 0 if sink.unsent < self._unsent else self._stalled_ms + self._look_ms
-        self._unsent = sink.unsent
-        if self._stalled_ms >= self._stall_ms:
-            sink.cut()
-        else:
-            self._wait()
-
-    def _calm_down(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+    def _looked(self, stalled: bool) -> None:
+        """Abort the stream after `stream_stall_ms` without progress."""
+        if stalled and self._sink is not None:
+            self._sink.cut()
