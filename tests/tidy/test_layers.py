@@ -25,6 +25,27 @@ def test_package_files_hold_a_docstring_and_nothing_else() -> None:
     assert not full, "\n".join(full)
 
 
+def test_no_class_of_http_inherits_from_the_engine_or_a_feature() -> None:
+    """A subclass would let the engine call HTTP in a way that neither a layer contract nor a reader can see."""
+    inheriting = []
+    for module in modules("src/driftq/http"):
+        imported = {
+            alias.asname or alias.name: node.module or ""
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in ast.walk(module.tree):
+            bases = node.bases if isinstance(node, ast.ClassDef) else []
+            names = {name.id for base in bases for name in ast.walk(base) if isinstance(name, ast.Name)}
+            inheriting += [
+                f"{module.name}: {name}"
+                for name in names
+                if imported.get(name, "").startswith(("driftq.engine", "driftq.features"))
+            ]
+    assert not inheriting, "\n".join(inheriting)
+
+
 def test_no_server_code_lets_arrow_parse_messages() -> None:
     """Arrow's readers trust what a message says about itself; `codec/arrow_columns` checks it and uses none of them."""
     remote = ("cli", "client", "pipeline", "testing")

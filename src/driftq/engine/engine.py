@@ -38,7 +38,7 @@ from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.durable_feature import DurableState
 from driftq.engine.state.topic import Topic
 from driftq.engine.upkeep import Upkeep
-from driftq.engine.write.appender import Appender, AppendResult, PendingWrite
+from driftq.engine.write.appender import Appender, AppendResult, PendingWrite, WriteCaller
 from driftq.engine.write.catalog_writer import CatalogWriter
 from driftq.engine.write.change_log import ChangeLog, forward
 from driftq.engine.write.copier import Copier
@@ -360,18 +360,18 @@ class Engine:
         calm = self.pressure.level is not Level.CRITICAL
         return self._closing is None and topic is not None and not topic.in_flight.held and not topic.late and calm
 
-    def take(self, name: str, write: PendingWrite) -> bool:
+    def take(self, name: str, rows: Rows | Row, key: bytes | None, caller: WriteCaller) -> bool:
         """Accept a write to an existing topic if nothing delays it, and return True; else return False, or raise.
 
-        Returns False for a write whose key was used before: `append` returns the earlier result.
+        The caller gets the result. Returns False for a key that was used before: `append` returns the earlier result.
         """
         topic = self.catalog.by_name.get(name)
         if self._closing is not None or topic is None or topic.in_flight.held or topic.late:
             return False
-        if write.key is not None and self._appender.knows(topic, write.key):
+        if key is not None and self._appender.knows(topic, key):
             return False
         self.pressure.check_write()
-        self._appender.take(topic, write)
+        self._appender.take(topic, PendingWrite(rows=rows, key=key, caller=caller))
         return True
 
     def _create_for(self, name: str, config: TopicConfig, rows: Rows | Row) -> Topic:

@@ -15,7 +15,7 @@ If the shard's last write has failed, for example on a full disk, no write is ac
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from msgspec import Struct
 
@@ -73,19 +73,48 @@ class FrameCommitted(Struct, frozen=True):
     synced_seq: int | None
 
 
+class WriteCaller(Protocol):
+    """A caller that gets the result of its write in parts, and makes no `AppendResult` of them."""
+
+    def answer(self, first_seq: int, count: int, committed: FrameCommitted) -> None:
+        """Take the result of a committed write: its records have `count` seqs from `first_seq` on."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Take the error of a write that failed."""
+        ...
+
+
 class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
-    """One caller's records in flight, and the result that the caller waits for."""
+    """One caller's records in flight, and the result that the caller waits for.
+
+    With a `WriteCaller`, it is settled only for later writes with the same idempotency key, which get the same result.
+    """
 
     rows: Rows | Row
     key: bytes | None = None
     created: bool = False
+    caller: WriteCaller | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Settle with the error of a write that failed."""
+        if self.caller is not None:
+            self.caller.fail(error)
+            if not self.awaited:
+                return
+        super().fail(error)
 
     def answer(self, first_seq: int, committed: FrameCommitted) -> None:
         """Settle with the seqs that the records got, from `first_seq` on."""
+        count = self.rows.count
+        if self.caller is not None:
+            self.caller.answer(first_seq, count, committed)
+            if not self.awaited:
+                return
         self.resolve(
             AppendResult(
                 first_seq,
-                first_seq + self.rows.count - 1,
+                first_seq + count - 1,
                 committed.head_seq,
                 committed.ts,
                 self.created,

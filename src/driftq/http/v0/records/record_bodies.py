@@ -10,7 +10,7 @@ from msgspec.json import Decoder, encode
 from driftq.codec.arrow_page import arrow_pieces
 from driftq.codec.record_json import Fields, render_records
 from driftq.engine.read.topic_page import Page
-from driftq.engine.write.appender import AppendResult, FrameCommitted
+from driftq.engine.write.appender import AppendResult
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.v0.bodies import ARROW, U32, U64, shown_sync_ms
@@ -43,10 +43,9 @@ DIFF_BODY = Decoder(DiffBody)
 DELETE_BODY = Decoder(DeleteBody)
 
 
-_MIDDLE = b'"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
-_WRITTEN = b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b' + _MIDDLE
+MIDDLE = b'"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
+_WRITTEN = b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b' + MIDDLE
 _FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
-_SHORT = b'%b%d,"last_seq":%d,%b%b,"performance":{"server_total_ms":%b,"wal_append_ms":%b,"fsync_ms":%b}}'
 _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
 _BOOL = (b"false", b"true")
 
@@ -58,7 +57,7 @@ def written_reply(request: Request, done: AppendResult, clock: Clock, submitted_
         request.params[0].encode(),
         done.first_seq,
         done.last_seq,
-        _seqs(done.first_seq, count) if with_seqs else b"",
+        seqs_field(done.first_seq, count) if with_seqs else b"",
         done.head_seq,
         count,
         _BOOL[done.created],
@@ -74,38 +73,11 @@ def written_reply(request: Request, done: AppendResult, clock: Clock, submitted_
     return Reply(201 if done.created else 200, head + figures)
 
 
-def _seqs(first: int, count: int) -> bytes:
+def seqs_field(first: int, count: int) -> bytes:
+    """Return the field that lists the seqs of a write."""
     if count == 1:
         return b'"seqs":[%d],' % first
     return b'"seqs":[%b],' % ",".join(map(str, range(first, first + count))).encode()
-
-
-class WrittenTexts:
-    """Renders replies like `written_reply` for writes to one existing topic with one query, faster."""
-
-    def __init__(self, request: Request, *, with_seqs: bool) -> None:
-        self.request = Request(request.method, request.path)
-        """Method and path of the requests, for the error log."""
-        self._start = b'{"topic":"%b","first_seq":' % request.params[0].encode()
-        self.with_seqs = with_seqs
-        self._shared: tuple[FrameCommitted, int, bytes, bytes] | None = None
-        """Frame, record count, middle and sync time of the newest reply; writes of one frame and count share them."""
-
-    def body(self, first: int, count: int, committed: FrameCommitted, total_ns: int) -> bytes:
-        """Return the body of the reply to one write."""
-        shared = self._shared
-        if shared is None or shared[0] is not committed or shared[1] != count:
-            sync = b"%.3f" % shown_sync_ms(committed.sync_ns)
-            shared = self._shared = committed, count, self._middle(committed, count), sync
-        total = append = b"%.3f" % (total_ns / NS_PER_MS)
-        if committed.sync_ns:
-            append = b"%.3f" % (max(0, total_ns - committed.sync_ns) / NS_PER_MS)
-        seqs = _seqs(first, count) if self.with_seqs else b""
-        return _SHORT % (self._start, first, first + count - 1, seqs, shared[2], total, append, shared[3])
-
-    def _middle(self, committed: FrameCommitted, count: int) -> bytes:
-        synced = b"null" if committed.synced_seq is None else b"%d" % committed.synced_seq
-        return _MIDDLE % (committed.head_seq, count, _BOOL[False], _BOOL[False], synced)
 
 
 _PAGE_HEAD = b'{"topic":"%b","records":['
