@@ -27,11 +27,7 @@ from driftq.engine.write.lost_writes import Losses
 from driftq.engine.write.seq_reservations import Reservations
 from driftq.engine.write.state_changes import Single, apply_append, apply_singles
 from driftq.errors import DriftQError, ShardStoppedError
-from driftq.model.limits import (
-    BLOCK_BYTES_MAX,
-    BLOCK_RECORDS_MAX,
-    OWN_BLOCK_RECORDS,
-)
+from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS
 from driftq.model.topic_config import Discard, Durability, TopicConfig
 from driftq.storage.blocks.block import Block, encode_block
 from driftq.storage.blocks.rows import Row, Rows
@@ -78,11 +74,9 @@ class WriteCaller(Protocol):
 
     def answer(self, first_seq: int, count: int, committed: FrameCommitted) -> None:
         """Take the result of a committed write: its records have `count` seqs from `first_seq` on."""
-        ...
 
     def fail(self, error: BaseException) -> None:
         """Take the error of a write that failed."""
-        ...
 
 
 class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
@@ -111,18 +105,9 @@ class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
             self.caller.answer(first_seq, count, committed)
             if not self.awaited:
                 return
-        self.resolve(
-            AppendResult(
-                first_seq,
-                first_seq + count - 1,
-                committed.head_seq,
-                committed.ts,
-                self.created,
-                False,
-                committed.sync_ns,
-                committed.synced_seq,
-            )
-        )
+        last_seq, head_seq, ts = first_seq + count - 1, committed.head_seq, committed.ts
+        sync_ns, synced = committed.sync_ns, committed.synced_seq
+        self.resolve(AppendResult(first_seq, last_seq, head_seq, ts, self.created, False, sync_ns, synced))
 
 
 class Appender:
