@@ -158,10 +158,14 @@ class Redriver:
     ) -> Pending[RunningRedrive | int]:
         """Start a job; in a dry run, return how many letters it would move. Raise a DriftQError."""
         self._letters.partitions(topic)
-        if (limit is not None and limit < 1) or (rate_per_s is not None and not rate_per_s > 0):
-            raise InvalidRequestError("limit and rate_per_s must be > 0")
+        for name, value in (("limit", limit), ("rate_per_s", rate_per_s)):
+            if value is not None and not value > 0:
+                raise InvalidRequestError(f"{name} is {value}; it must be above 0")
         if sum(job.state == "running" for job in self._jobs.values()) >= _RUNNING_MAX and not dry_run:
-            raise ThrottledError(f"redrive limit reached ({_RUNNING_MAX} are running)", retry_after_ms=1000)
+            raise ThrottledError(
+                f"{_RUNNING_MAX} redrives are running, which is the limit; wait until one ends, or cancel one",
+                retry_after_ms=1000,
+            )
         return run(self._begin(topic, wanted, group, limit, rate_per_s, dry_run=dry_run))
 
     def job(self, job_id: str) -> RunningRedrive:

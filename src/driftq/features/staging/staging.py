@@ -219,7 +219,8 @@ class Staging:
         """Return the last batch of a writer. Raise NotFoundError or TopicNotFoundError."""
         found = self._writers.get(self._engine.topic(name).id, {}).get(writer)
         if found is None:
-            raise NotFoundError(f"topic {name!r} has no batch of writer {writer[:WRITER_BYTES_MAX]!r}")
+            writer = writer[:WRITER_BYTES_MAX]
+            raise NotFoundError(f"topic {name!r} has no batch of writer {writer!r}; commit its first batch")
         return found
 
     async def _commit(
@@ -266,7 +267,7 @@ class Staging:
         payload = sum(part.payload for part in named)
         if payload > COMMIT_BYTES_MAX:
             raise BatchTooLargeError(
-                f"{payload} bytes in one commit, and {COMMIT_BYTES_MAX} are the most",
+                f"{payload} bytes in one commit; the limit is {COMMIT_BYTES_MAX}; commit fewer parts",
                 detail={"bytes": payload, "max": COMMIT_BYTES_MAX},
             )
         return named
@@ -328,8 +329,11 @@ class Staging:
 
 def check_writer(writer: str) -> None:
     """Raise InvalidRequestError unless the name of a writer has a valid length."""
-    if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
-        raise InvalidRequestError(f"writer must have 1 to {WRITER_BYTES_MAX} bytes")
+    size = len(writer.encode("utf-8", "surrogatepass"))
+    if size == 0:
+        raise InvalidRequestError("writer is empty")
+    if size > WRITER_BYTES_MAX:
+        raise InvalidRequestError(f"writer is {size} bytes; the limit is {WRITER_BYTES_MAX}")
 
 
 def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[PartAddress]:

@@ -72,5 +72,5 @@ async def _body(connection: AsyncConnection, deadline: float) -> bytes:
     while chunk := await connection.pull(deadline):
         body += chunk
         if len(body) > _REPLY_BYTES_MAX:
-            raise HttpError(f"it is longer than {_REPLY_BYTES_MAX} bytes", sent=True)
+            raise HttpError(f"its body is longer than {_REPLY_BYTES_MAX} bytes", sent=True)
     return body

@@ -231,8 +231,13 @@ def test_what_cannot_be_meant_is_refused() -> None:
     world = _World()
     with pytest.raises(InvalidRequestError, match="topic does not exist"):
         world.redriver.ask("nowhere", Filter())
-    for limit, rate in ((0, None), (-1, None), (None, 0.0), (None, -1.0)):
-        with pytest.raises(InvalidRequestError):
+    for limit, rate, what in (
+        (0, None, "limit is 0"),
+        (-1, None, "limit is -1"),
+        (None, 0.0, "rate_per_s is 0.0"),
+        (None, -1.0, "rate_per_s is -1.0"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"^{what}; it must be above 0$"):
             world.ask(limit=limit, rate_per_s=rate)
     for call in (world.redriver.job, world.redriver.cancel):
         with pytest.raises(NotFoundError):

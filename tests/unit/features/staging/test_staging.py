@@ -89,7 +89,7 @@ def test_a_commit_without_its_parts_names_them_and_changes_nothing(rig: StagingR
     missing = [{"part": 0, "attempt": 0, "chunk": 1}, {"part": 1, "attempt": 3, "chunk": 0}]
     assert refused.value.detail == {"missing": missing}
     assert rig.values() == []
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="has no batch of writer 'w'; commit its first batch"):
         rig.staging.writer("a", "w")
 
 
@@ -113,8 +113,9 @@ def test_a_commit_that_makes_no_sense_is_refused(rig: StagingRig) -> None:
         rig.commit(PartRef(0, 0, 0))
     with pytest.raises(InvalidRequestError, match="twice"):
         rig.commit(PartRef(0, 0, 1), PartRef(0, 0, 1))
-    with pytest.raises(InvalidRequestError, match="bytes"):
-        rig.commit(writer="")
+    for writer, message in (("", "writer is empty"), ("ä" * 200, "writer is 400 bytes; the limit is 128")):
+        with pytest.raises(InvalidRequestError, match=f"^{message}$"):
+            rig.commit(writer=writer)
     with pytest.raises(StageIncompleteError):
         rig.commit(PartRef(0, 0, 1 << 60))
     with pytest.raises(EpochMismatchError):

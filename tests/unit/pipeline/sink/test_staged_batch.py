@@ -154,7 +154,9 @@ def test_a_commit_that_is_refused_says_what_to_do() -> None:
 
 def test_a_batch_too_large_for_one_commit_says_how_to_get_past_it() -> None:
     stage = MemoryStage()
-    stage.commit_error = AnswerError(400, "batch_too_large", "2 bytes in one commit, and 1 are the most")
+    stage.commit_error = AnswerError(
+        400, "batch_too_large", "2 bytes in one commit; the limit is 1; commit fewer parts"
+    )
     with pytest.raises(PipelineError, match=r"--max-records.*offsets/3, .* from its checkpoint"):
         commit(stage, [StagedRows(part(batch=3), {"t": 1})], 3, error_topic=None)
 
@@ -163,7 +165,7 @@ def test_where_another_topic_has_such_a_batch_already_that_is_said() -> None:
     class Small(MemoryStage):
         def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
             if topic == "t":
-                raise AnswerError(400, "batch_too_large", "2 bytes in one commit, and 1 are the most")
+                raise AnswerError(400, "batch_too_large", "2 bytes in one commit; the limit is 1; commit fewer parts")
 
     with pytest.raises(PipelineError, match=r"errors already has the whole batch"):
         commit(Small(), [StagedRows(part(), {"t": 1, "errors": 1})], 0, error_topic="errors")

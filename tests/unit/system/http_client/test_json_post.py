@@ -86,6 +86,13 @@ def test_what_is_no_reply_is_an_error(reply: bytes) -> None:
         _post(peer, b"q")
 
 
+def test_an_answer_that_is_too_long_is_named_with_its_limit() -> None:
+    size = (1 << 20) + 1
+    peer, _ = _answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size)
+    with pytest.raises(PostError, match="is incomplete: its body is longer than 1048576 bytes"):
+        _post(peer, b"q")
+
+
 @pytest.mark.parametrize("url", ["ftp://host/", "host:80", "http://", "http:///path"])
 def test_what_is_no_address_is_told_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="not an http"):

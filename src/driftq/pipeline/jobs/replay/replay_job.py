@@ -43,7 +43,7 @@ def to_ms(text: str, flag: str) -> int:
     return int(found.timestamp() * 1000)
 
 
-_TOO_LARGE = "bytes in one commit, and"
+_TOO_LARGE = "bytes in one commit; the limit"
 """Part of the server's message for a commit that is too large. Spark repeats the message in its error."""
 _LOST = "before they were read: set onDataLoss"
 """Part of our reader's message for records that were lost after planning. Spark repeats it in its error."""

@@ -151,6 +151,7 @@ def test_a_commit_that_is_too_large_has_the_message_that_a_replay_halves_its_ste
     rig.stage("long", "enough")
     with pytest.raises(BatchTooLargeError) as refused:
         rig.commit()
+    assert refused.value.message == "14 bytes in one commit; the limit is 1; commit fewer parts"
     assert _TOO_LARGE in refused.value.message
 
 
