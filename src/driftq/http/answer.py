@@ -142,6 +142,15 @@ class Promise(Pending[Reply], eq=False):
     """A reply that comes later. Errors are already turned into envelopes, so the receiver need not check for them."""
 
 
+def promised(answer: Pending[Reply], finish: Callable[[Pending[Reply]], Reply]) -> Reply | Promise:
+    """Return what `finish` makes of the settled `answer`: a reply if it is settled now, else a promise."""
+    if answer.settled:
+        return finish(answer)
+    promise = Promise()
+    answer.then(lambda done: promise.resolve(finish(done)))
+    return promise
+
+
 Answer = Reply | StreamAnswer | Upgrade | Pending[Reply]
 
 

@@ -7,7 +7,7 @@ is logged with its traceback, and the caller gets only `500 internal`.
 """
 
 from driftq.errors import NotAcceptableError
-from driftq.http.answer import Answer, Promise, Shortcut
+from driftq.http.answer import Answer, Promise, Shortcut, promised
 from driftq.http.gate import Gate
 from driftq.http.keys import ApiKeys
 from driftq.http.metrics.server_metrics import MetricsEndpoint
@@ -81,7 +81,7 @@ class App:
             return failed_reply(request, error)
         if isinstance(answer, Promise) or not isinstance(answer, Pending):
             return answer
-        return self._promise(request, answer)
+        return promised(answer, lambda done: done.result() if done.error is None else failed_reply(request, done.error))
 
     def shortcut(self, request: Request) -> Shortcut | None:
         """Return the short path for request bodies with the same head as this request, or None if there is none."""
@@ -91,18 +91,6 @@ class App:
             return None
         request.params = found.params
         return route.shortcut(request)
-
-    def _promise(self, request: Request, answer: Pending[Reply]) -> Answer:
-        """Return a promise that turns an error of `answer` into an error envelope."""
-        if answer.settled and answer.error is None:
-            return answer.result()
-        promised = Promise()
-
-        def settle(done: Pending[Reply]) -> None:
-            promised.resolve(done.result() if done.error is None else failed_reply(request, done.error))
-
-        answer.then(settle)
-        return promised.result() if promised.settled else promised
 
     def _answer(self, request: Request) -> Answer:
         found = self._table.find(request.path)

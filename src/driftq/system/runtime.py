@@ -25,6 +25,7 @@ from driftq.system.writer_process import OsWriterProcess, WriterProcess
 Job = TypeVar("Job")
 Job_contra = TypeVar("Job_contra", contravariant=True)
 T = TypeVar("T")
+U = TypeVar("U")
 
 Handle = Callable[[list[Job]], float | None]
 """Takes all waiting jobs. Returns the seconds after which it wants to be called again without a job, or None."""
@@ -124,6 +125,21 @@ class Pending(Struct, Generic[T], eq=False):
         if self.error is not None:
             raise self.error
         return self._value  # type: ignore[return-value]
+
+    def mapped(self, make: "Callable[[T], U]") -> "Pending[U]":
+        """Return what `make` returns for the value, once it is known; an error of either is the error of the result."""
+        answer: Pending[U] = Pending()
+
+        def settle(done: "Pending[T]") -> None:
+            try:
+                made = make(done.result())
+            except Exception as error:  # noqa: BLE001  # a bug ends one answer; other callbacks of `self` run too
+                answer.fail(error)
+            else:
+                answer.resolve(made)
+
+        self.then(settle)
+        return answer
 
     def __await__(self) -> "Generator[Pending[Any], None, T]":
         if not self.settled:

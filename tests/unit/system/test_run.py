@@ -46,3 +46,25 @@ def test_an_error_reaches_the_coroutine_and_then_whoever_asked() -> None:
     assert seen == ["lost"]
     with pytest.raises(InternalError, match="lost"):
         answer.result()
+
+
+def test_a_value_is_mapped_when_it_is_known_and_an_error_is_passed_on() -> None:
+    first: Pending[int] = Pending()
+    doubled = first.mapped(lambda value: value * 2)
+    assert not doubled.settled
+    first.resolve(4)
+    assert doubled.result() == 8
+    assert first.mapped(str).result() == "4"
+    failed: Pending[int] = Pending()
+    failed.fail(InternalError("no"))
+    assert failed.mapped(str).error is failed.error
+
+
+def test_a_bug_in_the_mapping_ends_one_answer() -> None:
+    commit: Pending[int] = Pending()
+    answer = commit.mapped(lambda value: value // 0)
+    others: list[int] = []
+    commit.then(lambda done: others.append(done.result()))
+    commit.resolve(1)
+    assert isinstance(answer.error, ZeroDivisionError)
+    assert others == [1]

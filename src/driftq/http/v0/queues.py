@@ -4,8 +4,6 @@ The answer to a claim is joined from the stored bytes of its jobs, without decod
 """
 
 import re
-from collections.abc import Callable
-from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.json import Decoder, encode
@@ -25,8 +23,6 @@ from driftq.model.limits import Limits
 from driftq.model.v0_answers import AckAnswer, ExtendAnswer, LeaveAnswer, NackAnswer, Performance
 from driftq.server import Server
 from driftq.system.runtime import Pending
-
-T = TypeVar("T")
 
 _TOPIC = "/v0/topics/:topic"
 _WAIT_MS_MAX = 30_000
@@ -115,7 +111,7 @@ class QueueEndpoints:
             claimed = self._waiting(request, topic, body)
         else:
             claimed = self._queues.claimer.claim(topic, body.node, body.max, body.lease_ms)
-        return _answered(claimed, lambda result: self._claim_reply(request, topic.name, result))
+        return claimed.mapped(lambda result: self._claim_reply(request, topic.name, result))
 
     def _waiting(self, request: Request, topic: Topic, body: ClaimBody) -> Pending[ClaimResult]:
         wait_ms = min(body.wait_ms, _WAIT_MS_MAX)
@@ -156,7 +152,7 @@ class QueueEndpoints:
             figures = self._figures(request, waited or None)
             return json_reply(200, AckAnswer(name, done.done, done.skipped, done.ready, done.in_flight, figures))
 
-        return _answered(self._queues.settler.ack(name, body.node, body.seqs, body.lease_ids), reply)
+        return self._queues.settler.ack(name, body.node, body.seqs, body.lease_ids).mapped(reply)
 
     def nack(self, request: Request) -> Answer:
         """Return jobs to the queue, at once or after a delay."""
@@ -169,7 +165,7 @@ class QueueEndpoints:
             figures = self._figures(request)
             return json_reply(200, NackAnswer(name, done.done, done.skipped, done.ready, done.in_flight, figures))
 
-        return _answered(self._queues.settler.nack(name, body.node, body.seqs, body.lease_ids, body.delay_ms), reply)
+        return self._queues.settler.nack(name, body.node, body.seqs, body.lease_ids, body.delay_ms).mapped(reply)
 
     def extend(self, request: Request) -> Answer:
         """Extend the leases of jobs that take longer."""
@@ -183,7 +179,7 @@ class QueueEndpoints:
             figures = self._figures(request)
             return json_reply(200, ExtendAnswer(name, len(deadlines), done.skipped, deadlines, figures))
 
-        return _answered(self._queues.settler.extend(name, body.node, body.seqs, body.lease_ids, body.lease_ms), reply)
+        return self._queues.settler.extend(name, body.node, body.seqs, body.lease_ids, body.lease_ms).mapped(reply)
 
     def _check(self, node: str, seqs: list[int], lease_ids: list[str]) -> None:
         """Check the fields that can be checked without the topic. Raises InvalidRequestError or BatchTooLargeError."""
@@ -204,19 +200,3 @@ class QueueEndpoints:
 
     def _figures(self, request: Request, fsync_ms: float | None = None) -> Performance:
         return Performance(since_ms(request.began_ns, self._clock.monotonic_ns()), fsync_ms=fsync_ms)
-
-
-def _answered(result: Pending[T], reply: Callable[[T], Reply]) -> Answer:
-    """Return the reply now if the result is known, else a promise of it."""
-    if result.settled:
-        return reply(result.result())
-    answer: Pending[Reply] = Pending()
-
-    def settle(done: Pending[T]) -> None:
-        if done.error is not None:
-            answer.fail(done.error)
-        else:
-            answer.resolve(reply(done.result()))
-
-    result.then(settle)
-    return answer

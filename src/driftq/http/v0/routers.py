@@ -4,7 +4,6 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.engine.write.deleter import parse_match
-from driftq.errors import ForbiddenError
 from driftq.features.router.destination import Router
 from driftq.http.access import Access, Scope
 from driftq.http.answer import Answer
@@ -60,8 +59,7 @@ class RouterEndpoints:
         name = request.params[0]
         body = decode_body(_BODY, request, body_bytes_max=self._body_bytes_max)
         for topic in (body.source, body.dest):
-            if not request.access.may_name(topic):
-                raise ForbiddenError("this key may not use that name", detail={"topic": topic})
+            request.access.check_name(topic)
         check_own(body.dest)
         check_not_new(self._server.engine, body.source)
         match = None if body.filter is None else parse_match(body.filter)
@@ -164,8 +162,7 @@ class RouterEndpoints:
 
     def _check_topics(self, access: Access, router: Router) -> None:
         for topic in (router.spec.source, router.spec.dest):
-            if not access.may_name(topic):
-                raise ForbiddenError("this key may not use that name", detail={"topic": topic})
+            access.check_name(topic)
 
     def _figures(self, request: Request) -> Performance:
         return Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns()))

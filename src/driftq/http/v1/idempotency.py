@@ -10,7 +10,6 @@ from functools import partial
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from driftq.engine.write.change_log import settle_with
 from driftq.errors import InvalidRequestError, NotFoundError
 from driftq.features.broker.idempotency.consumed_keys import ConsumedKey
 from driftq.features.broker.idempotency.registry import LEASE_MS, BeginResult
@@ -21,7 +20,7 @@ from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v1.messages.batch_entries import answered, given_entries
 from driftq.http.v1.params import I64, check_name, only_body, query_of, stripped
-from driftq.http.v1.replies import after, json_reply
+from driftq.http.v1.replies import json_reply
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -115,7 +114,7 @@ class IdempotencyEndpoints:
             raise _incomplete()
         found = call(_asked(scope, owner, given.lease_ms, given.result, given.error))
         if isinstance(found, Pending):
-            return after(found, lambda standing: json_reply(200, standing))
+            return found.mapped(lambda standing: json_reply(200, standing))
         return json_reply(200, found)
 
     def _many(self, call: _Call, request: Request) -> Pending[Reply]:
@@ -146,17 +145,13 @@ class IdempotencyEndpoints:
 
     def _commit(self, asked: _Asked) -> Pending[Standing]:
         """Store the result of a key and mark it as committed."""
-        standing: Pending[Standing] = Pending()
         committed = self._registry.commit_key(asked.scope, asked.owner, asked.result)
-        settle_with(committed, standing, lambda _: {"status": "COMMITTED", "already_done": True})
-        return standing
+        return committed.mapped(lambda _: {"status": "COMMITTED", "already_done": True})
 
     def _fail(self, asked: _Asked) -> Pending[Standing]:
         """Note that the work of a key failed."""
-        standing: Pending[Standing] = Pending()
         failed = self._registry.fail_key(asked.scope, asked.owner, asked.error)
-        settle_with(failed, standing, lambda _: {"status": "FAILED", "already_done": False})
-        return standing
+        return failed.mapped(lambda _: {"status": "FAILED", "already_done": False})
 
     def _shown(self, entry: ConsumedKey) -> dict[str, object]:
         return {

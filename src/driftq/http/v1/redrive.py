@@ -12,7 +12,7 @@ from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v1.params import I64, check_name, only_body, stripped
-from driftq.http.v1.replies import after, json_reply
+from driftq.http.v1.replies import json_reply
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -74,7 +74,7 @@ class Redrive:
             rate_per_s=given.rate_per_s,
             dry_run=bool(given.dry_run),
         )
-        return after(asked, _started)
+        return asked.mapped(_started)
 
     def show(self, request: Request) -> Reply:
         """Report the state of a job."""

@@ -9,7 +9,7 @@ from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v1.params import I32, body_of, check_name, may_name, query_of, stripped, whole_number
-from driftq.http.v1.replies import after, json_reply
+from driftq.http.v1.replies import json_reply
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -58,9 +58,8 @@ class BrokerTopicEndpoints:
         if partitions is not None and not 0 <= partitions <= self._partitions_max:
             raise InvalidRequestError("invalid partitions")
         check_name(request, name)
-        return after(
-            self._broker.create_topic(name, partitions or 1),
-            lambda count: json_reply(201, {"status": "created", "name": name, "partitions": count}),
+        return self._broker.create_topic(name, partitions or 1).mapped(
+            lambda count: json_reply(201, {"status": "created", "name": name, "partitions": count})
         )
 
 

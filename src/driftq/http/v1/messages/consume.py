@@ -22,6 +22,7 @@ from driftq.http.event_stream import HEADERS, Heartbeat, StallTimer
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
+from driftq.http.v1.messages.settlement import checked_names
 from driftq.http.v1.params import I32_MAX, I64_MAX, body_of, check_name, only_body, query_of, stripped, whole_number
 from driftq.http.v1.replies import json_reply
 from driftq.model.message import Envelope
@@ -135,25 +136,18 @@ class ConsumeEndpoint:
         lease_ms: object
         if given is None:
             query = query_of(request)
-            names = _names(query.get("topic"), query.get("group"), query.get("owner"))
+            names = checked_names(query.get("topic"), query.get("group"), query.get("owner"))
             lease_ms = whole_number(query, "lease_ms", 0, I64_MAX)
             credit = request.number("max_in_flight", 0) or None
             stream = stripped(query.get("stream"))
         else:
-            names = _names(given.topic, given.group, given.owner)
+            names = checked_names(given.topic, given.group, given.owner)
             lease_ms = given.lease_ms
         if lease_ms is None:
             lease_ms = 0
         if type(lease_ms) is not int or not 0 <= lease_ms <= I64_MAX:
             raise InvalidRequestError("invalid lease_ms")
         return StreamOwner(*names, lease_ms, credit if credit is None or credit <= I32_MAX else None, stream)
-
-
-def _names(topic: str | None, group: str | None, owner: str | None) -> tuple[str, str, str]:
-    names = stripped(topic), stripped(group), stripped(owner)
-    if not all(names):
-        raise InvalidRequestError("topic, group, and owner are required")
-    return names
 
 
 class ConsumeStream:

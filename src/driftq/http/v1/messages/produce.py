@@ -27,7 +27,7 @@ from driftq.http.v1.params import (
     stripped,
     whole_number,
 )
-from driftq.http.v1.replies import after, json_reply
+from driftq.http.v1.replies import json_reply
 from driftq.model.message import Envelope, Message, RetryPolicy
 from driftq.server import Server
 from driftq.system.runtime import Pending
@@ -140,7 +140,7 @@ class Producing:
             checked = checked_message(given.key, given.value, given.envelope)
         check_produce(request, topic, checked)
         pending = self._broker.produce(topic, checked.message, deadline_ms=checked.deadline_ms)
-        return after(pending, lambda _: json_reply(200, {"status": "produced", "topic": topic}))
+        return pending.mapped(lambda _: json_reply(200, {"status": "produced", "topic": topic}))
 
 
 def check_produce(request: Request, topic: str, checked: Checked) -> None:

@@ -12,7 +12,7 @@ from driftq.http.routes import Route
 from driftq.http.v1.errors import error_facts
 from driftq.http.v1.messages.produce import Checked, GivenEnvelope, LabelledEnvelope, check_produce, checked_message
 from driftq.http.v1.params import only_body, stripped
-from driftq.http.v1.replies import after, json_reply
+from driftq.http.v1.replies import json_reply
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -78,10 +78,8 @@ class BatchEndpoint:
         if atomic and refused:
             raise refused[0]
         good = [one for one in checked if isinstance(one, Checked)]
-        return after(
-            self._broker.produce_batch(topic, [(one.message, one.deadline_ms) for one in good], atomic=atomic),
-            lambda stored: _reply(topic, checked, stored),
-        )
+        stored = self._broker.produce_batch(topic, [(one.message, one.deadline_ms) for one in good], atomic=atomic)
+        return stored.mapped(lambda results: _reply(topic, checked, results))
 
 
 def _checked(request: Request, topic: str, given: BatchMessage | LabelledMessage) -> Checked | DriftQError:

@@ -22,7 +22,7 @@ from driftq.http.v1.params import (
     stripped,
     whole_number,
 )
-from driftq.http.v1.replies import NO_CONTENT, after, json_reply
+from driftq.http.v1.replies import NO_CONTENT, json_reply
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -78,7 +78,7 @@ class Settling:
         """Mark a message as done for a group."""
         given = body_of(self._acks, request, self._body_bytes_max)
         asked = _asked(request, _of_query(query_of(request)) if given is None else given)
-        return after(self._broker.ack(*asked), lambda _: NO_CONTENT)
+        return self._broker.ack(*asked).mapped(lambda _: NO_CONTENT)
 
     def nack(self, request: Request) -> Pending[Reply]:
         """Report that a message failed: it is retried or dead-lettered."""
@@ -93,7 +93,7 @@ class Settling:
             asked, reason = _asked(request, given), stripped(given.reason)
             delay_ms, dead_letter = checked_delay(given.delay_ms), bool(given.dead_letter)
         failed = self._broker.nack(*asked, reason, delay_ms=delay_ms, dead_letter=dead_letter)
-        return after(failed, lambda _: NO_CONTENT)
+        return failed.mapped(lambda _: NO_CONTENT)
 
     def extend(self, request: Request) -> Reply:
         """Extend the lease of a message."""
