@@ -4,15 +4,15 @@ The server sets delete flags in sealed files some time after the delete. So a ca
 server counted. A file with another number raises FileChangedError: its rows must come from the server. Every frame is
 verified as in the server; a damaged one raises one of `UNREADABLE`.
 
-The columns of a hot segment are not copied: batches refer to the mapped file, which is unmapped with the last of them.
-Only the delete flags of a sealed file can change, and those are copied.
+A hot segment is read with `pread`, one block at a time, and batches refer to the bytes that were read. A mapped file
+would not do: where the disk fails, the process would get SIGBUS and die instead of an error.
 """
 
+import os
 from collections.abc import Iterator
 from itertools import compress
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,11 +47,11 @@ class SegmentFile:
         index = decode_index(self.path.with_suffix(".idx").read_bytes())
         if index is None:
             raise FileChangedError
-        with self.path.open("rb") as file:
-            content = mmap(file.fileno(), 0, access=ACCESS_READ)
-        if _live(content, index, self.earliest) != self.live:
-            raise FileChangedError
-        yield from _blocks(memoryview(content), index, first, last, schema)
+        with self.path.open("rb", buffering=0) as file:
+            descriptor = file.fileno()
+            if _live(descriptor, index, self.earliest) != self.live:
+                raise FileChangedError
+            yield from _blocks(descriptor, index, first, last, schema)
 
     def cold_batches(self, first: int, last: int, schema: Any) -> Iterator[Any]:
         """Yield the live rows from `first` to `last` of a cold segment, one batch per row group."""
@@ -99,26 +99,36 @@ class SegmentFile:
         return found
 
 
-def _live(content: mmap, index: BlockIndex, earliest: int) -> int:
+def _read(descriptor: int, size: int, offset: int) -> bytes:
+    """Return this range of a file. Raises FileChangedError if the file is shorter."""
+    content = os.pread(descriptor, size, offset)
+    while len(content) < size:
+        more = os.pread(descriptor, size - len(content), offset + len(content))
+        if not more:
+            raise FileChangedError
+        content += more
+    return content
+
+
+def _live(descriptor: int, index: BlockIndex, earliest: int) -> int:
     """Return the number of live rows that the file shows."""
     total = 0
     for block in range(len(index)):
         offset, length = index.place(block)
         count = index.count(block)
         gone = max(0, min(count, earliest - index.first_seq(block)))
-        flags = content[offset + length - count + gone : offset + length]
+        flags = _read(descriptor, count - gone, offset + length - count + gone)
         total += count - gone - flags.count(DELETED)
     return total
 
 
-def _blocks(content: memoryview, index: BlockIndex, first: int, last: int, schema: Any) -> Iterator[Any]:
+def _blocks(descriptor: int, index: BlockIndex, first: int, last: int, schema: Any) -> Iterator[Any]:
     for number in range(index.at_or_after(first), len(index)):
         first_seq, count = index.first_seq(number), index.count(number)
         if first_seq > last:
             return
         offset, length = index.place(number)
-        frame = cast("bytes", content[offset : offset + length])  # storage reads it through the buffer protocol
-        block = verified(frame, first_seq, count)
+        block = verified(_read(descriptor, length, offset), first_seq, count)
         low, high = max(first - first_seq, 0), min(last - first_seq + 1, count)
         batch = _batch(block, schema)
         flags = bytes(block.flags[low:high])
