@@ -142,6 +142,30 @@ def test_the_cold_part_is_scanned_by_spark_itself(
     assert chosen.count() == table(spark, "eventful", tag="t4", endingSeq="1500", **options).count() > 0
 
 
+@pytest.mark.parametrize("setting", ["ignoreMissingFiles", "ignoreCorruptFiles"])
+def test_a_cold_file_that_cannot_be_read_is_an_error_whatever_the_session_ignores(
+    world: _World, spark: "SparkSession", setting: str
+) -> None:
+    """proves: G-IO-8"""
+    manifest = world.manifest("eventful")
+    cold = next(segment for segment in manifest.segments if segment.tier == "cold")
+    assert manifest.cold_root is not None
+    path = Path(manifest.cold_root, cold.file)
+    away = path.with_suffix(".away")
+    spark.conf.set(f"spark.sql.files.{setting}", "true")
+    try:
+        rows = read_topic(spark, "eventful", columns=["seq"], server=world.url, onDataLoss="skip")
+        assert rows.count() > cold.live
+        path.rename(away)
+        if setting == "ignoreCorruptFiles":
+            path.write_bytes(b"x" * 1000)
+        with pytest.raises(Exception, match=path.name):
+            rows.count()
+    finally:
+        away.rename(path)
+        spark.conf.unset(f"spark.sql.files.{setting}")
+
+
 def _pieces(world: _World, tier: str) -> tuple[Split, Piece]:
     manifest = world.manifest("eventful")
     (split,) = splits_of(manifest, 0, manifest.head, 10**6, [])

@@ -17,6 +17,7 @@ from driftq.pipeline.source.split_plan import SeqGap, TopicFiles
 from driftq.pipeline.source.split_reader import loss
 from driftq.pipeline.source.topic_listing import TopicListing
 from driftq.pipeline.spark_session import SERVER_CONF, is_local, key_of
+from driftq.system.hang_guard import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,8 +98,9 @@ def _executors_see(spark: "SparkSession", manifest: TopicFiles) -> bool:
         return False
 
     def sees(_: object) -> bool:
+        mark = Path(root, ".driftq.id")
         try:
-            return Path(root, ".driftq.id").read_text(encoding="ascii").strip() == server_id
+            return Patience().call(lambda: mark.read_text(encoding="ascii"), str(mark)).strip() == server_id
         except (OSError, ValueError):
             return False
 
@@ -149,7 +151,9 @@ def _scan(
     """Return the rows of the files. Seqs are read as bigint: Spark would read the unsigned column as slow decimals."""
     from pyspark.sql import functions as f
 
-    rows = spark.read.schema(_FILE).parquet(*cold.files)
+    # A file that is gone or damaged is an error: a setting of the session must not turn its rows into silence.
+    reader = spark.read.schema(_FILE).options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
+    rows = reader.parquet(*cold.files)
     if not cold.whole:
         rows = rows.where(f"seq >= {first} and seq <= {last}")
     for column, text in (("tag", asked.tag), ("node", asked.node)):
