@@ -35,6 +35,7 @@ from driftq.storage.snapshot_file import newest_snapshot
 from driftq.system.clock import SystemClock
 from driftq.system.disk import OsDisk, Site
 from driftq.system.entropy import SystemEntropy
+from driftq.system.hang_guard import Patience
 
 if TYPE_CHECKING:
     from driftq.client import Client
@@ -172,7 +173,7 @@ def _disk(data_dir: Path) -> Iterator[DoctorFinding]:
 
 def _lost(data_dir: Path, cold_dir: Path | None) -> Iterator[DoctorFinding]:
     try:
-        found = list(lost_segments(data_dir, cold_dir))
+        found = Patience().call(lambda: list(lost_segments(data_dir, cold_dir)), str(cold_dir or data_dir))
         losses = accepted_losses(Layout(OsDisk(), str(data_dir)))
     except OSError as error:
         yield DoctorFinding(

@@ -1,8 +1,8 @@
 """Reads sealed segment files directly, in a process that sees the server's directories.
 
 The id file of the root shows whether it does. If a file is missing, damaged, different from the server's manifest at
-planning, or on a mount whose answer to a `stat` takes too long, `Elsewhere` is raised and the rows come from the
-server. Only the server decides whether records are lost: a file that cannot be read here is never a gap.
+planning, or on a mount that takes too long to answer, `Elsewhere` is raised and the rows come from the server. Only the
+server decides whether records are lost: a file that cannot be read here is never a gap.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,12 +44,13 @@ def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
         raise Elsewhere
     file = SegmentFile(Path(root, segment.file), segment.live, split.earliest)
     schema = base_schema(tuple(names))
+    if segment.tier == "hot":
+        batches = _gathered(file.hot_batches(piece.first, piece.last, schema))
+    else:
+        batches = file.cold_batches(piece.first, piece.last, schema)
     try:
-        _patience.call(file.path.stat, str(file.path))
-        if segment.tier == "hot":
-            yield from _gathered(file.hot_batches(piece.first, piece.last, schema))
-        else:
-            yield from file.cold_batches(piece.first, piece.last, schema)
+        while (batch := _patience.call(lambda: next(batches, None), str(file.path))) is not None:
+            yield batch
     except (FileChangedError, *UNREADABLE) as error:
         raise Elsewhere from error
 
@@ -57,7 +58,7 @@ def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
 def dead_seqs(path: Path, segment: PlannedSegment, earliest: int) -> list[int]:
     """Return the deleted seqs of a cold segment. Raises Elsewhere if the file differs from the server's manifest."""
     try:
-        return SegmentFile(path, segment.live, earliest).dead_seqs()
+        return _patience.call(SegmentFile(path, segment.live, earliest).dead_seqs, str(path))
     except (FileChangedError, *UNREADABLE) as error:
         raise Elsewhere from error
 

@@ -3,6 +3,7 @@
 import json
 import resource
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from driftq.cli.exits import CommandError
 from driftq.cli.server import doctor
+from driftq.system.disk import OsDisk
+from driftq.system.hang_guard import Patience
 from driftq.testing.manual_clock import ManualClock
 
 Examine = Callable[..., list[dict[str, Any]]]
@@ -104,3 +107,17 @@ def test_files_of_segments_that_were_given_up_are_listed(examine: Examine, tmp_p
     assert (hot["check"], hot["status"], hot["advice"]) == ("lost files", "warn", doctor.ADVICE)
     assert hot["found"] == f"topic id 10, from seq 17: {data}/lost/topics/0000000A/seg-0000000000000017.data"
     assert f"{cold}/lost/topics/0000000A/seg-0000000000000017.parquet" in moved["found"]
+
+
+def test_a_cold_directory_that_hangs_is_a_warning(
+    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """proves: G-IO-12"""
+    hang = threading.Event()
+    monkeypatch.setattr(doctor, "Patience", lambda: Patience(0.05))
+    monkeypatch.setattr(OsDisk, "names", lambda _, __: hang.wait())
+    monkeypatch.setattr(OsDisk, "exists", lambda _, __: hang.wait())
+    (found,) = examine("lost files", data_dir=tmp_path, cold_dir=tmp_path / "cold")
+    hang.set()
+    assert found["status"] == "warn"
+    assert found["found"] == f"{tmp_path / 'cold'}: the file system does not answer"
