@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from msgspec import msgpack
 
 from driftq.engine.state.control_frames import (
     COMMIT,
@@ -21,19 +22,22 @@ from driftq.engine.state.control_frames import (
     WatermarkBody,
     encode_body,
 )
+from driftq.engine.timeline import ClockBody, TimelinePoint
 from driftq.errors import StartError
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.offline.repair.repair import Repair
+from driftq.storage import part_file
 from driftq.storage.blocks.block import encode_block
 from driftq.storage.blocks.frame import Frame, Kind, encode_control
 from driftq.storage.blocks.rows import Rows, Texts
 from driftq.storage.layout import Layout
+from driftq.storage.wal.memory_spans import Span
 from driftq.storage.wal.wal_head import MAGIC_2, FileHead, encode_file_head, read_wal_head
 from driftq.storage.wal.wal_reader import scan_of
 from driftq.system.disk import Site, read_file
 from driftq.system.entropy import Entropy
-from driftq.testing import CrashMode, EngineRig, ManualClock, SimDisk
+from driftq.testing import CrashMode, EngineRig, ManualClock, ServerRig, SimDisk
 
 PAGE = 4096
 VICTIM = 1
@@ -41,6 +45,8 @@ FUTURE = 1 << 50
 WAL = "/data/wal/wal-0000000000000001.log"
 CLAIM = 1 << 32 | 1 << 24
 """What planted frames say about how far file 1 was synced: beyond everything in it."""
+FEATURE_KINDS = (32, 33, 48, 49, 50, *range(64, 73), 80, part_file.KIND)
+"""Kinds that features own: leases, routers, the broker, cursors, and heads of staged parts."""
 COLUMNS = ("tag", "node", "data", "key")
 
 
@@ -93,9 +99,28 @@ def planted() -> dict[str, bytes]:
         "commit": encode_control(
             COMMIT, encode_body(CommitBody("w", 1, 1, 3)), topic_id=VICTIM, op=99, ts=0, synced_to=CLAIM
         ),
+        "drained": _control(Kind.DRAINED, b""),
+        "clock": encode_control(
+            Kind.CLOCK,
+            encode_body(ClockBody(FUTURE, 0, FUTURE, [TimelinePoint(0, 0, 1)])),
+            topic_id=0,
+            op=99,
+            ts=0,
+            synced_to=CLAIM,
+        ),
+        "spans": encode_control(
+            Kind.SPANS, msgpack.encode([Span(4096, 1 << 19, 0, [VICTIM])]), topic_id=0, op=0, ts=0, synced_to=CLAIM
+        ),
+        **{f"feature_{kind}": _control(kind, b"") for kind in FEATURE_KINDS},
         "unknown": _control(0x7F, b""),
         "newer": _control(Kind.DELETE, b"", magic=b"DQF\x07"),
     }
+
+
+def test_every_kind_of_frame_is_planted() -> None:
+    features = ServerRig().server.engine.catalog.features
+    kinds = {*Kind, COMMIT, part_file.KIND}.union(*(feature.kinds for feature in features))
+    assert kinds <= {int.from_bytes(frame[8:10], "little") for frame in planted().values()}
 
 
 def _write(frame: bytes, column: str) -> tuple[Rows, str | None]:
