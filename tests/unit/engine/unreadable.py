@@ -12,14 +12,14 @@ class Fault:
     def __init__(self, error: int, suffix: str = ".data") -> None:
         self.error = error
         self.on = False
-        self._suffix = suffix
+        self.suffix = suffix
 
     def wrap(self, disk: Disk) -> Disk:
         """For an `EngineRig`."""
         return FaultyDisk(disk, error=self.error, forever=True, reads=True, when=self._strikes)
 
     def _strikes(self, operation: str, path: str) -> bool:
-        return self.on and operation in ("open", "pread", "pread_nowait") and path.endswith(self._suffix)
+        return self.on and operation in ("open", "pread", "pread_nowait") and path.endswith(self.suffix)
 
 
 def filled(fault: Fault, *, cold: bool = False, wal_shards: int = 1, **config: Any) -> EngineRig:

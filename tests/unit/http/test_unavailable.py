@@ -9,7 +9,7 @@ from msgspec import json
 from driftq.errors import StartError
 from driftq.testing import ServerRig, SimDisk
 from driftq.testing.server_rig import KeptSink
-from tests.unit.engine.unreadable import Fault
+from tests.unit.engine.unreadable import Fault, filled
 from tests.unit.http.v0.events import Watcher
 
 ERRORS = [errno.ENOENT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
@@ -213,8 +213,8 @@ def test_checkpoints_writes_and_configs_need_nothing_of_the_cold_tier(error: int
     assert rig.ask("GET", "/v0/ready").status == 200
 
 
-def test_the_broker_answers_503_and_delivers_when_it_can(error: int) -> None:
-    """proves: G-IO-8"""
+def _broker(error: int) -> tuple[ServerRig, Fault]:
+    """Return a broker whose topic `m` has 24 messages and as many dead letters, all in a cold tier, and its outage."""
     fault = Fault(error, ".parquet")
     rig = ServerRig(
         disk=SimDisk(roots=("/data", "/cold")),
@@ -227,15 +227,73 @@ def test_the_broker_answers_503_and_delivers_when_it_can(error: int) -> None:
     rig.ok("POST", "/v1/topics?name=m&partitions=1")
     for number in range(24):
         rig.ok("POST", f"/v1/produce?topic=m&value={number}")
+        rig.advance(10)
+    rig.stream("/v1/consume?topic=m&group=dead&owner=o&lease_ms=60000&max_in_flight=24")
+    for number in range(24):
+        place = f"topic=m&group=dead&owner=o&partition=0&offset={number}"
+        assert rig.reply("POST", f"/v1/nack?{place}&dead_letter=true&reason=no").status == 204
     rig.advance(70_000)
     rig.restart()
     fault.on = True
+    return rig, fault
+
+
+def test_the_broker_answers_503_and_delivers_when_it_can(error: int) -> None:
+    """proves: G-IO-8"""
+    rig, fault = _broker(error)
     _, sink = rig.stream("/v1/consume?topic=m&group=g&owner=o&lease_ms=60000")
     rig.advance(3000)
     assert b'"value"' not in sink.taken()
     fault.on = False
     rig.advance(3000)
     assert b'"value":"0"' in sink.taken()
+
+
+def test_a_seek_to_a_time_is_refused_and_moves_nothing(error: int) -> None:
+    """proves: G-IO-8"""
+    rig, fault = _broker(error)
+    middle = rig.server.engine.topic("@m").segments[1].index.first_ts(0) + 25
+    body = {"topic": "m", "group": "dead", "to": {"timestamp": middle}, "force": True}
+    before = rig.ok("GET", "/v1/groups")
+    reply = rig.reply("POST", "/v1/groups/seek", body)
+    assert (reply.status, (b"retry-after", b"1") in reply.headers) == (503, True)
+    assert rig.ok("GET", "/v1/groups") == before
+    fault.on = False
+    assert rig.ok("POST", "/v1/groups/seek", body)["moved"][0]["floor_after"] == 10
+
+
+def test_a_redrive_is_refused_and_moves_nothing(error: int) -> None:
+    """proves: G-IO-8"""
+    rig, fault = _broker(error)
+    asked = {"topic": "m", "dry_run": True}
+    for body in (asked, {"topic": "m"}):
+        reply = rig.reply("POST", "/v1/dlq/redrive", body)
+        assert (reply.status, (b"retry-after", b"1") in reply.headers) == (503, True)
+    fault.on = False
+    assert rig.ok("POST", "/v1/dlq/redrive", asked) == {"matched": 24}
+
+
+def test_a_block_index_that_cannot_be_read_refuses_the_start(error: int) -> None:
+    """proves: G-IO-8; row: F-COLD-4"""
+    outage = Outage("hot", error)
+    outage.fault.suffix = ".idx"
+    with pytest.raises(StartError, match="cannot be read"):
+        outage.rig.restart()
+    outage.fault.on = False
+    outage.rig.restart()
+    outage.ends()
+
+
+def test_a_tag_index_that_cannot_be_read_is_not_needed(error: int) -> None:
+    """proves: G-IO-8"""
+    fault = Fault(error, ".tags")
+    rig = filled(fault)
+    rig.restart()
+    fault.on = True
+    deleted = rig.delete("t", match="a")
+    assert (deleted.deleted, deleted.count, rig.topic("t").holes.all) == (12, 12, [])
+    rig.restart()
+    assert rig.seqs("t") == list(range(2, 25, 2))
 
 
 def test_files_of_a_segment_that_was_given_up_are_counted() -> None:
