@@ -200,7 +200,10 @@ def test_a_data_directory_of_the_broker_opens(path: Path) -> None:
 
 @pytest.mark.parametrize("path", versions("brokered"), ids=lambda path: path.stem)
 def test_a_data_directory_whose_broker_topics_are_called_v1_gets_the_names_of_today(path: Path) -> None:
-    """`v1:t` is free then: a topic of `/v0` may have it."""
+    """`v1:t` is free then: a topic of `/v0` may have it.
+
+    row: F-NAMES-1
+    """
     rig = brokered.BrokeredRig(directory.loaded(path.with_suffix("")))
     topics = set(json.decode(path.read_bytes())["topics"])
     names = rig.engine_rig.engine.catalog.names()

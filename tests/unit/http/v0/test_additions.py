@@ -103,7 +103,7 @@ def test_a_topic_that_is_deleted_ends_the_wait(rig: ServerRig) -> None:
 def test_a_failed_write_holds_readers_of_what_is_synced_until_a_checkpoint_and_no_longer() -> None:
     """A router into an `fsync` topic, a strong watch, `wait_synced` and ready.
 
-    proves: G-IO-11
+    proves: G-IO-11; row: F-WRITE-1
     """
     fails = [False]
     rig = ServerRig(

@@ -119,7 +119,7 @@ def test_a_router_forwards_what_comes_behind_it_also_after_a_restart(rig: Server
 
 
 def test_a_full_dest_holds_its_router_up_and_nothing_is_missing(rig: ServerRig) -> None:
-    """inv: 48"""
+    """inv: 48; row: F-ROUTER-1"""
     blocked(rig)
     rig.write("src", "second", "third")
     rig.advance(500)
@@ -147,6 +147,7 @@ def tries(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_blocked_router_is_tried_less_and_less_often(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """row: F-ROUTER-1"""
     blocked(rig)
     found = tries(rig, monkeypatch)
     rig.write("src", "second")
@@ -161,6 +162,7 @@ def test_a_blocked_router_is_tried_less_and_less_often(rig: ServerRig, monkeypat
 
 @pytest.mark.parametrize("room", ["delete", "cap", "patch"])
 def test_a_blocked_router_goes_on_at_once_when_its_dest_gets_room(rig: ServerRig, room: str) -> None:
+    """row: F-ROUTER-1"""
     blocked(rig)
     rig.write("src", "second")
     rig.advance(60_000)
