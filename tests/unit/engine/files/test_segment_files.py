@@ -2,6 +2,7 @@
 
 import pytest
 
+from driftq.storage.layout import Layout
 from driftq.testing import EngineRig
 
 _PAYLOAD = b'"' + b"x" * 898 + b'"'
@@ -18,7 +19,7 @@ def _filled(records: int) -> EngineRig:
 
 
 def _file_bytes(rig: EngineRig) -> int:
-    directory = rig.engine._layout.topic_dir(rig.topic("t").id, cold=False)
+    directory = Layout(rig.disk, "/data").topic_dir(rig.topic("t").id, cold=False)
     return sum(rig.disk.open(f"{directory}/{name}").size() for name in rig.disk.names(directory))
 
 
