@@ -229,7 +229,7 @@ class Upkeep:
     def _look_at_space_reserve(self) -> None:
         """Extend the reserve if it may be too small for what was logged since the last look."""
         written = self._change_log.shards.bytes_written
-        if written < self._look_at:
+        if written < self._look_at or self._timer is None:
             return
         size = self._space_reserve.size
         self._look_at = written + max(size // _LOOK_SHARE, _LOOK_TOPIC_BYTES * len(self._catalog.by_id))

@@ -15,6 +15,8 @@ from driftq.storage.layout import Layout
 from driftq.system.disk import File, Site, write_zeros
 
 _LEFT_FREE = 64 * 1024
+_CUT_ABOVE = 4
+"""Less would cut and extend the file in turns, because what is in memory only changes with the load."""
 
 
 class SpaceReserve:
@@ -35,10 +37,10 @@ class SpaceReserve:
 
         `size` is twice that of a checkpoint. If there is too little room, the file is smaller: a quarter of the wanted
         size, at least 64 KiB for a small WAL file, stays free. A file for less than one checkpoint leaves nothing free.
-        A file of more than twice `size` is cut.
+        A file of more than four times `size` is cut.
         """
         size = max(size, self._least)
-        if not self._least or size <= self.size <= 2 * size:
+        if not self._least or size <= self.size <= _CUT_ABOVE * size:
             self.is_whole = True
             return True
         try:
@@ -60,7 +62,7 @@ class SpaceReserve:
 
     def _resize(self, file: File, found: int, size: int) -> None:
         try:
-            if found > 2 * size:
+            if found > _CUT_ABOVE * size:
                 file.truncate(size)
             else:
                 write_zeros(file, found, size)

@@ -126,7 +126,7 @@ class Checkpointer:
         return max(self.bytes_written, self.bytes_written - self._copied + self._bytes_in_memory())
 
     def _bytes_in_memory(self) -> int:
-        size = self._blocks.unwritten_bytes
+        size = min(self._blocks.unwritten_bytes, _COPIED_BYTES)  # more is written to segments before the capture
         for topic in self._catalog.visible():
             opened = topic.open
             if opened is not None and not topic.is_resident():
