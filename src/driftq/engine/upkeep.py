@@ -227,13 +227,17 @@ class Upkeep:
             self._segment_files.in_background(partial(self._space_reserve.keep, size), self._space_reserve_checked)
 
     def _look_at_space_reserve(self) -> None:
-        """Extend the reserve if it may be too small for what was logged since the last look."""
+        """Extend the reserve if it may be too small for what was logged since the last look.
+
+        Looks again before the log since then could make the next checkpoint larger than the reserve.
+        """
         written = self._change_log.shards.bytes_written
         if written < self._look_at or self._timer is None:
             return
-        size = self._space_reserve.size
-        self._look_at = written + max(size // _LOOK_SHARE, _LOOK_TOPIC_BYTES * len(self._catalog.by_id))
-        if 3 * self._checkpointer.needed > 2 * size:
+        size, needed = self._space_reserve.size, self._checkpointer.needed
+        most = min(size // _LOOK_SHARE, size - needed)
+        self._look_at = written + max(most, _LOOK_TOPIC_BYTES * len(self._catalog.by_id))
+        if 3 * needed > 2 * size:
             self.keep_space_reserve()
 
     def _space_reserve_checked(self) -> None:
