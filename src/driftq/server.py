@@ -85,6 +85,8 @@ class ServerFigures(Struct, frozen=True):
     """For how many milliseconds each kind of writer has hung."""
     writer_replaced: bool = False
     unsealed: int = 0
+    repeated_commits: int = 0
+    """Commits of staged writes since the start whose batch was published before."""
     clock_ahead_ms: int = 0
     read_only: bool = False
     """Whether records are refused because there is no room for them."""
@@ -270,6 +272,7 @@ class Server:
             writers_hung=engine.writers.hung_ms,
             writer_replaced=engine.writers.replaced,
             unsealed=engine.unsealed.size,
+            repeated_commits=self.staging.repeated,
             clock_ahead_ms=engine.time.ahead_ms,
             read_only=engine.change_log.space.short or any(shard.read_only for shard in engine.shards.all),
             queues={

@@ -1,20 +1,27 @@
 """Archive: what topics have is in the lake, each record once, whatever happened on the way."""
 
+import datetime as dt
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec import json
 
 from driftq.client import Client
+from driftq.pipeline import history, read_lake, run_job
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.archive_check import ArchiveFinding, verify
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.lake_owner import claim
 from driftq.pipeline.lake.server_topics import ServerTopics
-from driftq.pipeline.lake.table_layout import BAD_RECORDS, GAPS
+from driftq.pipeline.lake.table_layout import BAD_RECORDS, ERASURES, GAPS
+from driftq.pipeline.runs.launcher import RunSettings
 from tests.pipeline.jobs import RunJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -136,3 +143,68 @@ def test_topics_of_a_pattern_share_a_table_and_one_that_was_made_again_is_told_a
     assert verdicts(lake, client) == {f"archive-many.{number}": "equal" for number in range(4)}
     notice = lake.table("gaps", GAPS).read(["topic", "epoch", "gap_from", "reason"]).to_pylist()
     assert notice == [{"topic": "archive-many.2", "epoch": ended, "gap_from": 31, "reason": "recreated"}]
+
+
+def test_a_rebuilt_table_has_what_the_topic_has_and_what_only_the_lake_has(
+    job: RunJob, client: Client, lake: Lake
+) -> None:
+    client.topic("rebuilt").create(cap_records=30)
+    for first in (0, 20):
+        fill(client, "rebuilt", first, first + 20)
+        job("archive", topics=["rebuilt"], lake=str(lake.root))
+    for file in lake.topic("rebuilt").files()[1:]:
+        Path(file).write_bytes(b"PAR1 not really PAR1")
+    assert verdicts(lake, client) == {"rebuilt": "differs"}
+    facts = job("archive", rebuild="rebuilt", lake=str(lake.root)).facts
+    assert facts["unreadable_files"] == 1
+    assert verdicts(lake, client) == {"rebuilt": "equal"}
+    fill(client, "rebuilt", 40, 45)
+    job("archive", topics=["rebuilt"], lake=str(lake.root))
+    assert verdicts(lake, client) == {"rebuilt": "equal"}
+    shutil.rmtree(lake.topic("rebuilt").path)
+    assert verdicts(lake, client) == {"rebuilt": "differs"}
+    job("archive", rebuild="rebuilt", lake=str(lake.root))
+    assert verdicts(lake, client) == {"rebuilt": "equal"}
+
+
+def test_an_erased_tag_is_gone_from_topic_and_lake_and_noted(
+    job: RunJob, client: Client, lake: Lake, server_url: str, tmp_path: Path
+) -> None:
+    client.topic("forgets").create(cap_records=20)
+    for first in (0, 15):
+        fill(client, "forgets", first, first + 15)
+        job("archive", topics=["forgets"], lake=str(lake.root))
+    settings = RunSettings(server=server_url, state_dir=str(tmp_path / "state"))
+    result = run_job("erase", tag="t1", topics=["forgets"], lake=str(lake.root), settings=settings)
+    (erased,) = result.tables["erased"]
+    assert (erased["topic"], erased["lake_rows"]) == ("forgets", 10)
+    assert 0 < erased["live_records"] < 10
+    assert {row["tag"] for row in lake.topic("forgets").read(["tag"]).to_pylist()} == {"t0", "t2"}
+    (note,) = lake.table("erasures", ERASURES).read().to_pylist()
+    assert (note["selector"], note["lake_rows"], note["live_records"]) == ("tag = t1", 10, erased["live_records"])
+    assert verdicts(lake, client) == {"forgets": "equal"}
+    assert run_job("compact", lake=str(lake.root), retain_hours=0, settings=settings).facts["files_after"] == 1
+    assert verdicts(lake, client) == {"forgets": "equal"}
+    fill(client, "forgets", 30, 40)
+    job("archive", topics=["forgets"], lake=str(lake.root))
+    assert verdicts(lake, client) == {"forgets": "equal"}
+
+
+def test_the_lake_is_a_dataframe_and_with_the_live_topic_a_history(
+    spark: "SparkSession", job: RunJob, client: Client, lake: Lake
+) -> None:
+    client.topic("past").create(cap_records=20)
+    for first in (0, 15):
+        fill(client, "past", first, first + 15)
+        job("archive", topics=["past"], lake=str(lake.root))
+    fill(client, "past", 30, 35)
+    rows = read_lake(spark, lake.root, "past")
+    assert sorted(row.seq for row in rows.collect()) == list(range(1, 31))
+    few = read_lake(spark, lake.root, "past", from_seq=20, to_seq=25)
+    assert sorted(row.seq for row in few.collect()) == list(range(20, 26))
+    assert len(few.inputFiles()) == 1
+    assert read_lake(spark, lake.root, "past", to_day=dt.date(2000, 1, 1)).count() == 0
+    whole = sorted((row.seq, row.tag, row.data) for row in history(spark, lake.root, "past").collect())
+    assert whole == [(n + 1, f"t{n % 3}", f'{{"n":{n}}}') for n in range(35)]
+    with pytest.raises(PipelineError, match="has no topic 'never'"):
+        read_lake(spark, lake.root, "never")

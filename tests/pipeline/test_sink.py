@@ -1,12 +1,14 @@
 """The sink: streams and DataFrames into topics, exactly once, whatever is repeated."""
 
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.topics import ask, finished, fresh, records, values
+from driftq.client import Client
+from tests.pipeline.topics import ask, finished, fresh, records, values, write
 from tests.support.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -56,12 +58,83 @@ def test_rows_go_to_the_topics_they_name_where_none_is_set(spark: "SparkSession"
     assert values(server, odd) == list(range(1, 1000, 2))
 
 
-def test_a_writer_and_a_batch_are_written_once(spark: "SparkSession", server: ServerProcess) -> None:
-    topic = fresh()
-    for batch in (0, 0, 1, 0):
-        writer = numbers(spark, batch * 10, batch * 10 + 10).write.format("driftq").mode("append")
-        writer.option("topic", topic).option("writer", "nightly").option("batch", batch).save()
-    assert values(server, topic) == list(range(20))
+def repeated(server: ServerProcess) -> int:
+    """The number of commits of the server that were repetitions."""
+    with Client(f"http://{server.address}") as client:
+        return int(client.metrics()["repeated_commits"])
+
+
+def nightly(spark: "SparkSession", topic: str, batch: int) -> None:
+    """Ten rows of a batch of writer `nightly`."""
+    writer = numbers(spark, batch * 10, batch * 10 + 10).write.format("driftq").mode("append")
+    writer.option("topic", topic).option("writer", "nightly").option("batch", batch).save()
+
+
+def test_a_writer_and_a_batch_are_written_once_and_a_lower_batch_is_refused(
+    spark: "SparkSession", server: ServerProcess
+) -> None:
+    topic, before = fresh(), repeated(server)
+    for batch in (0, 0, 6):
+        nightly(spark, topic, batch)
+    assert values(server, topic) == [*range(10), *range(60, 70)]
+    assert repeated(server) == before + 1
+    with pytest.raises(Exception, match=r"batch 3 of writer 'nightly' is not above its last batch, 6"):
+        nightly(spark, topic, 3)
+    assert len(values(server, topic)) == 20
+
+
+def test_a_writer_in_foreach_batch_continues_with_a_new_checkpoint(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    source, topic = tmp_path / "in", fresh()
+
+    def write(rows: "DataFrame", batch: int) -> None:
+        writer = rows.write.format("driftq").mode("append").option("topic", topic)
+        writer.option("writer", "copy").option("batch", batch).save()
+
+    def run(checkpoint: Path) -> None:
+        rows = spark.readStream.schema("data string").option("maxFilesPerTrigger", "1").parquet(str(source))
+        writer = rows.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(write)
+        finished(writer.trigger(availableNow=True).start)
+
+    numbers(spark, 0, 30, 3).write.parquet(str(source))
+    run(tmp_path / "first")
+    assert sorted(values(server, topic)) == list(range(30))
+    last = max((tmp_path / "first/commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    for path in (last, last.with_name(f".{last.name}.crc")):
+        path.unlink(missing_ok=True)
+    run(tmp_path / "first")
+    assert sorted(values(server, topic)) == list(range(30))
+    run(tmp_path / "second")
+    assert sorted(values(server, topic)) == sorted([*range(30), *range(30)])
+
+
+def test_a_row_that_stands_for_a_gap_is_refused_by_name(spark: "SparkSession", server: ServerProcess) -> None:
+    source, topic = fresh(), fresh()
+    ask(server, "PUT", f"/v0/topics/{source}", {"cap_records": 5})
+    write(server, source, list(range(9)))
+    rows = spark.read.format("driftq").option("topic", source).option("onDataLoss", "rows").load()
+    with pytest.raises(Exception, match=rf"1 rows are tombstones.* of topic '{source}'"):
+        rows.write.format("driftq").mode("append").option("topic", topic).save()
+    kept = rows.where("kind = 'record'")
+    kept.write.format("driftq").mode("append").option("topic", topic).save()
+    assert len(values(server, topic)) == kept.count()
+
+
+def test_a_thread_that_did_not_call_session_can_write(spark: "SparkSession", server: ServerProcess) -> None:
+    topic, failures = fresh(), []
+
+    def write_here() -> None:
+        try:
+            numbers(spark, 0, 10).write.format("driftq").mode("append").option("topic", topic).save()
+        except Exception as error:  # noqa: BLE001  # shown by the test
+            failures.append(error)
+
+    thread = threading.Thread(target=write_here)
+    thread.start()
+    thread.join()
+    assert failures == []
+    assert sorted(values(server, topic)) == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +143,10 @@ def test_a_writer_and_a_batch_are_written_once(spark: "SparkSession", server: Se
         ("overwrite", {}, "only be appended to a topic: use mode"),
         ("append", {"topic": "@orders"}, "belongs to the broker API"),
         ("append", {"batch": "1"}, "set option writer, too"),
+        ("append", {"writer": "x"}, "option writer needs option batch"),
         ("append", {"createTopic": "false"}, "there is no topic"),
+        ("append", {"createTopic": "no"}, "there is no topic"),
+        ("append", {"createTopic": "maybe"}, "createTopic is 'maybe' and must be true or false"),
     ],
 )
 def test_what_a_topic_cannot_do_is_refused_in_words(

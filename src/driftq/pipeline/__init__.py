@@ -10,15 +10,29 @@ import typing
 if typing.TYPE_CHECKING:
     from driftq.pipeline.errors import DataLossError, PipelineError
     from driftq.pipeline.jobs.user_pipeline import step
+    from driftq.pipeline.lake_frames import history, read_lake
     from driftq.pipeline.runs.launcher import run_job
     from driftq.pipeline.spark_session import register, session, warm
     from driftq.pipeline.topic_table import read_topic
 
-__all__ = ["DataLossError", "PipelineError", "read_topic", "register", "run_job", "session", "step", "warm"]
+__all__ = [
+    "DataLossError",
+    "PipelineError",
+    "history",
+    "read_lake",
+    "read_topic",
+    "register",
+    "run_job",
+    "session",
+    "step",
+    "warm",
+]
 
 _PLACES = {
     "DataLossError": "errors",
     "PipelineError": "errors",
+    "history": "lake_frames",
+    "read_lake": "lake_frames",
     "read_topic": "topic_table",
     "register": "spark_session",
     "run_job": "runs.launcher",

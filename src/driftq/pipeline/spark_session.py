@@ -71,7 +71,7 @@ def session(
 
     `server` is the default server of reads and writes. `master` is Spark's (`local[*]`, `spark://…`), `remote` is a
     Spark Connect server (`sc://…`). With `short=True`, for a process that lives for seconds, the JVM compiles code fast
-    instead of optimizing it. Every thread that writes must call this function itself.
+    instead of optimizing it.
     """
     if master is not None and remote is not None:
         raise PipelineError("give master or remote, not both")
@@ -87,6 +87,7 @@ def session(
         return spark
     fresh, spark = _classic(master, name, conf or {}, server, api_key, short=short)
     internals.use_in_this_thread(spark)
+    internals.use_in_every_thread()
     if fresh and is_local(spark):
         _listen(spark, server, api_key)
     else:
@@ -103,6 +104,8 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
     from driftq.pipeline.source.data_source import DriftqSource
     from driftq.pipeline.source.read_options import api_key_of
 
+    if not internals.is_connect(spark):
+        internals.use_in_every_thread()
     if not is_local(spark):
         internals.pickle_by_value(driftq)
     if server is not None:

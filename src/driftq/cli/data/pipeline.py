@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.lazy_groups import group
 from driftq.cli.output import Json, note, print_line, show, show_rows
-from driftq.cli.server_access import KeyFile, Url, api_key, connected, server_url, translated
+from driftq.cli.server_access import KeyFile, Url, api_key, client_of, connected, server_url, translated
 from driftq.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -29,8 +29,12 @@ pipeline = group("The data pipeline on Spark: run jobs, show their state, stop t
 
 _HELP = frozenset(("-h", "--help"))
 _POLL_S = 0.2
+_STATUS_S = 2.0
 _LISTED = ("id", "pipeline", "state", "rows", "rows_per_s", "lag", "batches", "started_ts", "ended_ts", "error")
 
+AnyUrl = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="Accepted as for other commands; a run knows its server.")
+]
 Master = Annotated[str | None, typer.Option(metavar="URL", help="Spark master. Default: local[*], this machine.")]
 Remote = Annotated[str | None, typer.Option(metavar="URL", help="Spark Connect server, for example sc://host:15002.")]
 
@@ -154,13 +158,27 @@ def list_runs(
 def status(
     wanted: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or the name of its pipeline.")],
     *,
+    url: AnyUrl = None,
     as_json: Json = False,
 ) -> None:
     """Show the state and progress of a run."""
     from driftq.pipeline.runs.run_records import RunRecords
 
     with _refusals():
-        _say_run(RunRecords().find(wanted), as_json=as_json)
+        record = RunRecords().find(wanted)
+    _say_run(record, as_json=as_json, repeated_batches=_repeated_batches(record.server))
+
+
+def _repeated_batches(server: str) -> int | None:
+    """Return how many batches of all writers the server has got again since its start, or None if it is away."""
+    from driftq.client import ClientError
+
+    try:
+        with client_of(server, None, timeout=_STATUS_S, retries=0) as client:
+            found: int | None = client.metrics().get("repeated_commits")
+    except (ClientError, CommandError):
+        return None
+    return found
 
 
 @pipeline.command("stop")
@@ -168,6 +186,7 @@ def stop(
     wanted: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or the name of its pipeline.")],
     *,
     wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until it has ended.")] = 60.0,
+    url: AnyUrl = None,
     as_json: Json = False,
 ) -> None:
     """Stop a run after its current batch."""
@@ -196,11 +215,14 @@ def verify(
     topics: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Topics, separated by commas. Default: all topics of the lake.")
     ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Compare every value, and name the columns that differ.")
+    ] = False,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Compare an archive with its topics, seq by seq, and print `equal` or the differences."""
+    """Compare an archive with what was written to it and with its topics, and print `equal` or the differences."""
     if what != "archive":
         raise CommandError(f"{what!r} cannot be verified; use `driftq pipeline verify archive`", ExitCode.USAGE)
     need_spark()
@@ -210,7 +232,7 @@ def verify(
 
     with connected(url, key_file) as client:
         wanted = [name for name in topics.split(",") if name] if topics is not None else None
-        findings = compare(Lake(lake), ServerTopics(client), wanted)
+        findings = compare(Lake(lake), ServerTopics(client), wanted, deep=deep)
     if not findings:
         raise CommandError(f"there is no archive in {lake}; `driftq pipeline run archive` makes one", ExitCode.ABSENT)
     show_rows([to_builtins(finding) for finding in findings], as_json=as_json)
@@ -259,9 +281,12 @@ def cluster_up(
 def cluster_down(*, directory: Directory = None, as_json: Json = False) -> None:
     """Stop the cluster that `up` started."""
     need_spark()
-    from driftq.pipeline.spark.cluster import down
+    from driftq.pipeline.spark.cluster import directory_or_default, down
 
-    show({"ended": down(directory)}, as_json=as_json)
+    if not down(directory):
+        where = directory_or_default(directory)
+        raise CommandError(f"no cluster runs in {where}; give the --directory of `cluster up`", ExitCode.ABSENT)
+    show({"ended": True}, as_json=as_json)
 
 
 def _row(record: "RunRecord") -> dict[str, Any]:
@@ -280,7 +305,7 @@ def _row(record: "RunRecord") -> dict[str, Any]:
     }
 
 
-def _say_run(record: "RunRecord", *, as_json: bool) -> None:
+def _say_run(record: "RunRecord", *, as_json: bool, **facts: Any) -> None:
     more: dict[str, Any] = {"topic_lags": record.progress.topic_lags, "server": record.server, "pid": record.pid}
-    more |= {"options": record.options, "checkpoints": record.checkpoints}
+    more |= {"options": record.options, "checkpoints": record.checkpoints, **facts}
     show({**_row(record), **more}, as_json=as_json)

@@ -9,13 +9,16 @@ A commit   one at a time per writer: parts found → read from their files → p
 A part's address is its topic, writer, batch, part, attempt and chunk. The last batch of every writer is kept as long
 as its topic, in the log and in the checkpoint's section `staging`. That batch and earlier ones are never published
 again. So every step may be repeated after any crash: until the Commit frame is on stable storage the parts still
-exist, and after that the batch is known.
+exist, and after that the batch is known. A writer with a drawn name writes once: it is forgotten when it was not used
+for as long as a part is kept, counted anew after a restart.
 
 Invariants
 - A waiting part counts once against the server's bytes (`Quota.reserved`), until its records belong to the topic.
 - A file is removed only when no request can need it any more. If a crash restores such a file, `open` removes it.
 """
 
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -44,6 +47,8 @@ from driftq.storage.part_file import PartHead
 from driftq.system.runtime import Pending, Runtime, Timer, run
 
 _TICK_MS = 1000
+_DRAWN = re.compile(r"batch:[0-9a-f]{32}")
+"""Names that a client draws at random for one write."""
 
 
 class PartRef(NamedTuple):
@@ -93,6 +98,10 @@ class Staging:
         self._published: dict[tuple[int, str, int], list[int]] = {}
         """Files of published parts that are not removed yet, by topic id, writer and batch."""
         self._committing: dict[Owner, Pending[None]] = {}
+        self.repeated = 0
+        """Number of commits since the start whose batch was published before."""
+        self._drawn: OrderedDict[Owner, int] = OrderedDict()
+        """When each writer with a drawn name was used last, oldest first."""
         self._next_number = 1
         self._timer: Timer | None = None
         self._engine: Engine
@@ -121,6 +130,9 @@ class Staging:
             else:
                 superfluous += self._install(part)
         self._remove(superfluous)
+        for topic_id, writers in self._writers.items():
+            for writer in writers:
+                self._used((topic_id, writer))
         self._expire()
 
     def close(self) -> None:
@@ -181,22 +193,42 @@ class Staging:
 
     def _install(self, part: StagedPart) -> list[int]:
         """Add a part that is on disk. Return the number of the file that is not needed any more."""
+        self._used(part.owner)
+        self._watch()
+        return self._parts.install(part)
+
+    def _used(self, owner: Owner) -> None:
+        """Note when a writer with a drawn name was used."""
+        if _DRAWN.fullmatch(owner[1]) is not None:
+            self._drawn[owner] = self._engine.time.running()
+            self._drawn.move_to_end(owner)
+            self._watch()
+
+    def _watch(self) -> None:
         if self._timer is None:
             self._timer = self._runtime.later(_TICK_MS, self._tick)
-        return self._parts.install(part)
 
     def _tick(self) -> None:
         self._timer = None
         try:
             self._expire()
         finally:
-            if len(self._parts):
-                self._timer = self._runtime.later(_TICK_MS, self._tick)
+            if len(self._parts) or self._drawn:
+                self._watch()
 
     def _expire(self) -> None:
         # Parts of a writer with a running commit stay: if the commit is lost, its retry needs them.
         expired = self._parts.expired(self._engine.time.running() - self._ttl_ms, self._committing)
         self._remove(self._parts.take(expired))
+        while self._drawn:
+            owner, used = next(iter(self._drawn.items()))
+            if used > self._engine.time.running() - self._ttl_ms:
+                return
+            if owner in self._committing:
+                self._used(owner)
+                continue
+            del self._drawn[owner]
+            self._writers.get(owner[0], {}).pop(owner[1], None)
 
     def _remove(self, numbers: list[int]) -> None:
         if numbers:
@@ -242,10 +274,12 @@ class Staging:
         finally:
             del self._committing[topic.id, writer]
             over.resolve(None)
+            self._used((topic.id, writer))
         return CommitResult(range(done.first_seq, done.last_seq + 1), done.head_seq, False, done.sync_ns)
 
     def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> CommitResult:
         """Answer for a batch that was published before. Parts staged again for it are removed after the next sync."""
+        self.repeated += 1
         shard = self._engine.change_log.shard_of(topic)
         again = self._parts.take(self._parts.up_to((topic.id, writer), last.batch))
         self._engine.synced.after(shard, shard.last_number, lambda: self._remove(again))

@@ -57,6 +57,7 @@ def _as_json(figures: ServerFigures) -> dict[str, object]:
         "replay_progress": figures.replay_progress,
         "uptime_ms": figures.uptime_ms,
         "clock_ahead_ms": figures.clock_ahead_ms,
+        "repeated_commits": figures.repeated_commits,
         "wal": {
             "fsyncs": wal.syncs,
             "frames": wal.frames,
@@ -147,6 +148,11 @@ def families(figures: ServerFigures) -> Iterator[Family]:
         figures.writer_replaced,
     )
     yield gauge("driftq_unsealed_bytes", "Bytes of records that are not in a segment file yet.", figures.unsealed)
+    yield counter(
+        "driftq_repeated_commits_total",
+        "Commits of staged writes whose batch was published before.",
+        figures.repeated_commits,
+    )
 
 
 def _classes(topics: Iterable[Topic]) -> Counter[Durability]:

@@ -210,7 +210,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         body=WriteBody,
         reply=additions.PartStaged,
         errors=(404, 409, 507),
-        query={"writer": str, "batch": int, "part": int, "attempt": int, "chunk": int},
+        query={"writer": str, "batch": int, "part": int, "attempt": int, "chunk": int, "create": bool},
         required_query=frozenset({"writer", "batch", "part", "attempt"}),
     ),
     ("POST", f"{_TOPIC}/commit"): Operation(

@@ -24,6 +24,7 @@ from driftq.http.v0.bodies import (
     since_ms,
 )
 from driftq.model.limits import U64_MAX
+from driftq.model.topic_config import TopicConfig
 from driftq.model.units import NS_PER_MS
 from driftq.model.v0_additions import BatchCommitted, PartsDropped, PartStaged, StagedWriterState
 from driftq.model.v0_answers import Performance
@@ -73,7 +74,7 @@ class StagedWrites:
         ]
 
     def stage(self, request: Request) -> Pending[Reply]:
-        """Store one chunk of a part until its batch is committed."""
+        """Store one chunk of a part until its batch is committed; with `create`, create a missing topic first."""
         name = request.params[0]
         rows = self._rows(request)
         writer = request.argument("writer") or ""
@@ -81,7 +82,11 @@ class StagedWrites:
         batch, part, attempt = (_number(request, field) for field in ("batch", "part", "attempt"))
         address = PartAddress(batch, part, attempt, _number(request, "chunk", "0"))
 
+        create = request.argument("create") is not None and request.flag("create", True)
+
         async def answer() -> Reply:
+            if create and self._engine.would_create(name):
+                await self._engine.ensure_topic(name, TopicConfig().resolved(name))
             done = await self._staging.stage(name, writer, address, rows)
             return json_reply(
                 200,

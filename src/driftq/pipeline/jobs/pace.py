@@ -1,19 +1,24 @@
-"""Keeps the average rate of a run at a limit: measures the speed, and how long to wait before the next step."""
+"""Limits the rate of a job that writes in steps, and measures its speed.
+
+The limit counts from the first record, so the time that Spark needs to start is not made up for. Neither is a step that
+took long: at any time at most one step is written at once, and a step is at most one second of the rate.
+"""
 
 from driftq.system.clock import Clock, SystemClock
 
 _NS = 1e9
-_STEP_S = 5
-"""With a rate limit, a step has the rows of this many seconds."""
 
 
 class Pace:
-    """Measures one run, from the moment this object is made."""
+    """Measures one run, from its first step on."""
 
     def __init__(self, rate: float | None, clock: Clock | None = None) -> None:
         self._rate = rate
         self._clock = clock or SystemClock()
         self._began_ns = self._clock.monotonic_ns()
+        self._rows = 0
+        self._next_s: float | None = None
+        """When the next step may be sent, in seconds; None before the first step."""
 
     def _passed_s(self) -> float:
         return (self._clock.monotonic_ns() - self._began_ns) / _NS
@@ -23,10 +28,16 @@ class Pace:
         return rows / max(self._passed_s(), 1e-3)
 
     def wait_s(self, rows: int) -> float:
-        """Return how many seconds to wait until `rows` rows are within the rate."""
-        return 0.0 if self._rate is None else max(0.0, rows / self._rate - self._passed_s())
+        """Return how many seconds to wait before the next step, now that `rows` rows are written in total."""
+        if self._rate is None:
+            return 0.0
+        now, step = self._passed_s(), rows - self._rows
+        self._rows = rows
+        sent = now if self._next_s is None else self._next_s
+        self._next_s = max(now, sent + step / self._rate)
+        return self._next_s - now
 
 
 def step_of(rate: float | None, most: int) -> int:
-    """Return the number of rows of a step: `most`, or what `rate` (rows per second) allows in 5 s if that is less."""
-    return most if rate is None else max(1, min(most, int(rate * _STEP_S)))
+    """Return the number of rows of a step: `most`, or what `rate` (rows per second) allows in 1 s if that is less."""
+    return most if rate is None else max(1, min(most, int(rate)))

@@ -1,6 +1,7 @@
 """Adds files that tasks have written to the tables: one commit per table, which carries the number of the batch.
 
-Each commit moves the table's mark of each topic that it has rows of (`lake.table_progress`). Rows that the table
+Each commit moves the table's mark of each topic that it has rows of, and adds their count and checksum
+(`lake.table_progress`). Rows that the table
 already has are left out before. Records are committed last, so losses and unreadable records are stored before the mark
 shows that a range is complete.
 
@@ -20,6 +21,7 @@ from msgspec import json
 
 from driftq.pipeline.lake.delta_tables import Lake, LakeTable, WriterBatch
 from driftq.pipeline.lake.parquet_parts import ArchivedGap, ParquetPart, Places
+from driftq.pipeline.lake.row_sums import RowSum
 from driftq.pipeline.lake.table_layout import BAD_RECORDS, DAY, GAPS
 from driftq.pipeline.lake.table_progress import Move
 from driftq.pipeline.offsets import OffsetRange
@@ -66,6 +68,9 @@ def places_of(lake: Lake, plan: CommitPlan) -> Places:
         {topic: move.cut for topic, move in plan.records.items()},
         {topic: move.cut for topic, move in plan.bad.items()},
         {topic: part.missed.epoch for topic, part in plan.parts.items() if part.missed is not None},
+        str(lake.staged),
+        {topic: plan.tables[topic].counted(topic, part.epoch).since for topic, part in plan.parts.items()},
+        {topic: _bad(lake).counted(topic, part.epoch).since for topic, part in plan.parts.items()},
     )
 
 
@@ -91,12 +96,14 @@ def commit_parts(
     gaps = _commit_gaps(lake, plan, told.gaps, batch, seen_ms)
     bad = told.parts.get(str(_bad(lake).path), [])
     if bad or _anew(plan.bad):
-        _bad(lake).add([_action(part) for part in bad], batch, list(plan.bad.values()))
+        actions = [_action(part) for part in bad]
+        _bad(lake).add(actions, batch, list(plan.bad.values()), _sums(bad), staged=lake.staged)
     rows = 0
     for path, (table, own) in _by_table(plan.tables, plan.parts).items():
         parts, moves = told.parts.get(path, []), [plan.records[topic] for topic in own]
-        if parts or any(move.anew for move in moves):  # a mark of an earlier incarnation moves back
-            table.add([_action(part) for part in parts], batch, moves)
+        # A mark of an earlier incarnation moves back. A first one shows `verify` that there was a table.
+        if parts or any(move.anew or (not move.found and move.end) for move in moves):
+            table.add([_action(part) for part in parts], batch, moves, _sums(parts), staged=lake.staged)
             rows += sum(part.rows for part in parts)
     return CommittedBatch(rows, sum(part.rows for part in bad), gaps)
 
@@ -143,8 +150,22 @@ def _left(plan: CommitPlan, move: Move, gap: ArchivedGap) -> ArchivedGap | None:
     return gap._replace(gap_from=first) if first <= gap.gap_to else None
 
 
+def _sums(parts: Iterable[ParquetPart]) -> dict[str, RowSum]:
+    """Return count and checksum of the rows of some files, by topic."""
+    found: dict[str, RowSum] = {}
+    for part in parts:
+        for topic, (rows, total) in part.sums.items():
+            found[topic] = found.get(topic, RowSum()).plus(RowSum(rows, total))
+    return found
+
+
 def _action(part: ParquetPart) -> AddAction:
-    stats = {"numRecords": part.rows, "minValues": {"seq": part.first_seq}, "maxValues": {"seq": part.last_seq}}
+    stats = {
+        "numRecords": part.rows,
+        "minValues": {"seq": part.first_seq, "ts": part.first_ts},
+        "maxValues": {"seq": part.last_seq, "ts": part.last_ts},
+        "nullCount": {"seq": 0, "ts": 0},
+    }
     values = {DAY: part.day} if part.day else {}
     return AddAction(part.path, part.bytes, values, part.written_ms, True, json.encode(stats).decode())
 

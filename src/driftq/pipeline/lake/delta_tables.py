@@ -3,16 +3,17 @@
     <lake>/topics/<topic>      records of a topic, by day          <lake>/gaps, bad_records      problems of archives
     <lake>/tables/<name>       records of many topics, by day      <lake>/runs, steps, attempts  lineage
     <lake>/_checkpoints/<job>  the position of a query             <lake>/rollup                 figures per minute
-    <lake>/driftq-lake.json    the id of the server
+    <lake>/_staged             files of tasks before commit  <lake>/driftq-lake.json    the id of the server
 
 Exactly once: a commit stores its writer and the number of its batch in the table's transaction log. A batch whose
 number is not above the writer's last one was committed before; the call returns False and changes nothing. The log also
 has how far the table is with each topic (`lake.table_progress`), whichever query wrote it.
 
-Invariant: a file left over from a crash is not part of any table, because only a commit adds files to a table.
+Invariant: a file left over from a crash is not part of any table, because only a commit adds files to a table, and it
+is not in the directory of a table, unless the process was killed between the move of the files and their commit.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -25,8 +26,9 @@ from deltalake.transaction import AddAction
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake import table_progress as marks
+from driftq.pipeline.lake.row_sums import RowSum
 from driftq.pipeline.lake.table_layout import DAY, RECORDS, directory_name
-from driftq.pipeline.lake.table_progress import Move
+from driftq.pipeline.lake.table_progress import Counted, Move
 from driftq.pipeline.offsets import OffsetRange
 
 _TRIES = 20
@@ -86,6 +88,11 @@ class Lake:
                 )
         return target
 
+    @property
+    def staged(self) -> Path:
+        """Directory for files that tasks have written and no commit has added yet. It is outside all tables."""
+        return self.root / "_staged"
+
     def checkpoint(self, name: str) -> Path:
         """Return the checkpoint directory where Spark stores the position of a query."""
         return self.root / "_checkpoints" / directory_name(name)
@@ -124,23 +131,63 @@ class LakeTable:
         found = {part: 0 if table is None else marks.mark_of(table, part.topic, part.epoch) for part in parts}
         return {part.topic: marks.move_of(part, mark, anew=part.topic in anew) for part, mark in found.items()}
 
-    def add(self, files: Sequence[AddAction], batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
-        """Add files of the directory to the table. Returns False if the batch was committed before."""
+    def counted(self, topic: str, epoch: int) -> Counted:
+        """Return how many rows of a topic the table has recorded, and their checksum."""
+        return marks.counted(DeltaTable(self.path), topic, epoch) if self.exists() else Counted(0, RowSum())
+
+    def recorded(self) -> dict[tuple[str, int], int]:
+        """Return the marks of all topics that the table has recorded, by topic and epoch."""
+        return marks.recorded(DeltaTable(self.path)) if self.exists() else {}
+
+    def add(
+        self,
+        files: Sequence[AddAction],
+        batch: WriterBatch,
+        moves: Sequence[Move] = (),
+        sums: Mapping[str, RowSum] | None = None,
+        *,
+        staged: Path | None = None,
+    ) -> bool:
+        """Add files to the table, after moving them from directory `staged`, if there is one.
+
+        `sums` has count and checksum of the rows, by topic. Returns False if the batch was committed before.
+        """
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
-            table.create_write_transaction(
-                list(files), "append", table.schema(), self._by, commit_properties=properties
-            )
+            moved = {} if staged is None else self._move(staged, files)
+            try:
+                table.create_write_transaction(
+                    list(files), "append", table.schema(), self._by, commit_properties=properties
+                )
+            except BaseException:
+                for before, place in moved.items():  # no table has it, and a reader of Parquet must not find it
+                    place.replace(before)
+                raise
 
-        return self._commit(batch, commit, moves)
+        return self._commit(batch, commit, moves, sums)
 
-    def append(self, rows: pa.Table, batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
+    def _move(self, staged: Path, files: Sequence[AddAction]) -> dict[Path, Path]:
+        """Move files to their places in the table. Returns the new place of each file."""
+        moved = {}
+        for file in files:
+            place = self.path / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            moved[staged / place.name] = (staged / place.name).replace(place)
+        return moved
+
+    def append(
+        self,
+        rows: pa.Table,
+        batch: WriterBatch,
+        moves: Sequence[Move] = (),
+        sums: Mapping[str, RowSum] | None = None,
+    ) -> bool:
         """Append rows to the table. Returns False if the batch was committed before."""
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
             write_deltalake(table, rows.cast(self.schema), mode="append", commit_properties=properties)
 
-        return self._commit(batch, commit, moves)
+        return self._commit(batch, commit, moves, sums)
 
     def upsert(
         self, rows: pa.Table, keys: Sequence[str], batch: WriterBatch | None = None, moves: Sequence[Move] = ()
@@ -162,22 +209,27 @@ class LakeTable:
         return self._commit(batch, commit, moves)
 
     def _commit(
-        self, batch: WriterBatch | None, commit: Callable[[DeltaTable, CommitProperties], None], moves: Sequence[Move]
+        self,
+        batch: WriterBatch | None,
+        commit: Callable[[DeltaTable, CommitProperties], None],
+        moves: Sequence[Move],
+        sums: Mapping[str, RowSum] | None = None,
     ) -> bool:
-        table = self._made()
-        if batch is not None and _committed(table, batch):
-            return False
-        marks.check(table, moves)
         own = [] if batch is None else [Transaction(batch.writer, batch.number)]
-        try:
-            commit(
-                table,
-                CommitProperties(app_transactions=[*own, *marks.transactions(moves)], max_commit_retries=_TRIES),
-            )
-        except CommitFailedError as error:
-            if moves and "Concurrent transaction" in str(error):
-                raise marks.collision(moves[0].topic) from error
-            raise
+        for tries in range(_TRIES, 0, -1):
+            table = self._made()
+            if batch is not None and _committed(table, batch):
+                return False
+            marks.check(table, moves)
+            entries = [*own, *marks.transactions(table, moves, sums or {})]
+            try:
+                commit(table, CommitProperties(app_transactions=entries, max_commit_retries=_TRIES))
+            except CommitFailedError as error:
+                # Another commit has changed the counts, for example an erasure: they are read again.
+                if tries == 1 or not moves or "Concurrent transaction" not in str(error):
+                    raise
+            else:
+                break
         return True
 
     def _made(self) -> DeltaTable:
@@ -189,13 +241,19 @@ class LakeTable:
                     raise  # no other writer has created it first
         return DeltaTable(self.path)
 
-    def dataset(self) -> ds.Dataset:
-        """Return the rows as a dataset. Do not filter it by text columns, which fails for merged files: use `read`."""
+    def dataset(self, files: Sequence[str] | None = None) -> ds.Dataset:
+        """Return the rows of all files, or of these, as a dataset.
+
+        Do not filter it by text columns, which fails for merged files: use `read`.
+        """
         if not self.exists():
             return ds.dataset(self.schema.empty_table())
         by = pa.schema([self.schema.field(name) for name in self._by])
         return ds.dataset(
-            self.files(), schema=self.schema, format="parquet", partitioning=ds.partitioning(by, flavor="hive")
+            self.files() if files is None else list(files),
+            schema=self.schema,
+            format="parquet",
+            partitioning=ds.partitioning(by, flavor="hive"),
         )
 
     def read(self, columns: list[str] | None = None, where: ds.Expression | None = None) -> pa.Table:

@@ -11,7 +11,8 @@ deletes a file: a part that no commit names is not in any table.
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from driftq.model.names import is_broker_topic
+from driftq.pipeline.lake.row_sums import by_topic, hashes, sum_of
 from driftq.pipeline.lake.table_layout import BAD_RECORDS, DAY, RECORDS
 from driftq.system.clock import SystemClock
 from driftq.system.entropy import SystemEntropy
@@ -41,6 +43,11 @@ class ParquetPart(NamedTuple):
     first_seq: int
     last_seq: int
     written_ms: int
+    first_ts: str
+    last_ts: str
+    """The range of `ts` in whole milliseconds that contains all rows, as Delta's statistics have it."""
+    sums: Mapping[str, Sequence[int]]
+    """Count and checksum of the rows that the table counts, by topic."""
 
 
 class ArchivedGap(NamedTuple):
@@ -64,6 +71,11 @@ class Places(NamedTuple):
     bad_cuts: Mapping[str, int]
     left: Mapping[str, int]
     """Previous epoch of each topic that was created again. Gap rows for its end get this epoch."""
+    staged: str
+    """Directory where files wait for their commit."""
+    since: Mapping[str, int]
+    """The seq of each topic above which its table counts rows."""
+    bad_since: Mapping[str, int]
 
 
 class ParquetPartWriter:
@@ -113,21 +125,33 @@ class ParquetPartWriter:
     def flush(self) -> None:
         """Write the held rows to files."""
         for (table, day), pieces in self._held.items():
-            self.parts.append(_write(table, day, pa.concat_tables(pieces)))
+            since = self._places.since if day else self._places.bad_since
+            self.parts.append(_write(self._places.staged, table, day, pa.concat_tables(pieces), since))
         self._held.clear()
         self._rows = self._bytes = 0
 
 
-def _write(table: str, day: str, rows: pa.Table) -> ParquetPart:
+def _write(staged: str, table: str, day: str, rows: pa.Table, since: Mapping[str, int]) -> ParquetPart:
+    """Write a file to the directory `staged`; its commit moves it to `path` in the table."""
     directory = f"{DAY}={day}/" if day else ""
     path = f"{directory}part-{SystemEntropy().token(16).hex()}.zstd.parquet"
-    file = Path(table, path)
+    file = Path(staged, Path(path).name)
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, file, compression="zstd", compression_level=1)
-    seqs = pc.min_max(rows["seq"])
+    seqs, times = pc.min_max(rows["seq"]), pc.min_max(rows["ts"].cast(pa.int64()))
     size = os.stat(file).st_size
     ends = (seqs["min"].as_py(), seqs["max"].as_py())
-    return ParquetPart(table, path, size, day, len(rows), *ends, SystemClock().wall_ms())
+    first, last = _ms_text(times["min"].as_py() // 1000), _ms_text(-(-times["max"].as_py() // 1000))
+    counted = {
+        topic: tuple(sum_of(hashes(found.filter(pc.greater(found["seq"], since[topic])))))
+        for topic, _, found in by_topic(rows)
+    }
+    return ParquetPart(table, path, size, day, len(rows), *ends, SystemClock().wall_ms(), first, last, counted)
+
+
+def _ms_text(ms: int) -> str:
+    moment = datetime.fromtimestamp(ms // 1000, timezone.utc)  # noqa: UP017  # older Pythons, to which it is pickled, lack UTC
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
 def _maps(texts: Any, decode: Callable[[str], Any]) -> Any:

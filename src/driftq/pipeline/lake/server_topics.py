@@ -1,10 +1,10 @@
-"""Implements `archive_check.Live` for a server: the ranges of its topics, and their seqs as Arrow pages."""
+"""Implements `archive_check.Live` for a server: the ranges of its topics, and their records as Arrow pages."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from driftq.client import NotFoundError
 from driftq.pipeline.lake.archive_check import TopicExtent
@@ -32,12 +32,12 @@ class ServerTopics:
         standings = (self.standing(row.topic) for row in self._client.topics())
         return next((standing.server_id for standing in standings if standing is not None), None)
 
-    def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the seqs of the records from `first` to `last`, page by page."""
+    def pages(self, topic: str, first: int, last: int) -> Iterator[pa.Table]:
+        """Yield the records from `first` to `last`, page by page."""
         if last < first:
             return
         for page in self._client.topic(topic).arrow_pages(max(0, first - 1)):
-            seqs = page["seq"].to_numpy().astype(np.int64)
-            yield seqs[seqs <= last]
-            if len(seqs) and seqs[-1] >= last:
+            seqs = page["seq"].cast(pa.int64())
+            yield page.set_column(page.schema.get_field_index("seq"), "seq", seqs).filter(pc.less_equal(seqs, last))
+            if len(seqs) and seqs[-1].as_py() >= last:
                 return

@@ -61,3 +61,15 @@ GAPS = pa.schema(
     ]
 )
 """Ranges of seqs that were lost before the archive could read them, as the server reported them."""
+
+ERASURES = pa.schema(
+    [
+        ("topic", _TEXT),
+        ("selector", _TEXT),
+        ("at", _TIME),
+        ("caller", _TEXT),
+        ("live_records", pa.int64()),
+        ("lake_rows", pa.int64()),
+    ]
+)
+"""Erasures: which records were deleted on request, when, by whom, and how many in the topic and in the lake."""

@@ -2,6 +2,9 @@
 
     driftq-seq:<epoch>:<topic>   everything up to this seq is complete in the table
     driftq-topic:<topic>         the epoch that was written last: the table has this topic
+    driftq-since:<epoch>:<topic> rows above this seq are counted and summed: 0, or the mark that version 0.1.0 left
+    driftq-rows:<epoch>:<topic>  number of these rows
+    driftq-sum:<epoch>:<topic>   their checksum (`lake.row_sums`), which does not depend on files or order
 
 A mark moves in the commit that adds the rows, so neither exists without the other. Rows at or below the mark are left
 out of a batch, whichever query reads them.
@@ -14,13 +17,19 @@ With Spark Connect this code runs in the Connect server, pickled by value. So it
 be pickled by value.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, Transaction
 
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.lake.row_sums import RowSum
 from driftq.pipeline.offsets import OffsetRange
+
+_COUNTED = ("since", "rows", "sum")
 
 
 class Move(NamedTuple):
@@ -43,6 +52,52 @@ def mark_of(table: DeltaTable, topic: str, epoch: int) -> int:
     return table.transaction_version(_seq_name(topic, epoch)) or 0
 
 
+class Counted(NamedTuple):
+    """What a table recorded about an incarnation of a topic: count and checksum of its rows above seq `since`."""
+
+    since: int
+    sum: RowSum
+
+
+def counted(table: DeltaTable, topic: str, epoch: int) -> Counted:
+    """Return what the table recorded. A table of version 0.1.0 has recorded nothing up to its mark."""
+    names = (f"driftq-{what}:{epoch}:{topic}" for what in _COUNTED)
+    since, rows, total = (table.transaction_version(name) for name in names)
+    if since is None:
+        return Counted(mark_of(table, topic, epoch), RowSum())
+    return Counted(since, RowSum(rows or 0, total or 0))
+
+
+def recorded(table: DeltaTable) -> dict[tuple[str, int], int]:
+    """Return the marks of all incarnations of all topics in the table, by topic and epoch."""
+    found: dict[tuple[str, int], int] = {}
+    for name, version in _transactions_of(Path(table.table_uri.removeprefix("file://"))).items():
+        kind, _, rest = name.partition(":")
+        epoch, _, topic = rest.partition(":")
+        if kind == "driftq-seq":
+            found[topic, int(epoch)] = version
+    return found
+
+
+def _transactions_of(path: Path) -> dict[str, int]:
+    """Return all entries of the transaction log; deltalake has no call that lists them."""
+    log = path / "_delta_log"
+    found: dict[str, int] = {}
+    checkpoints = [(int(file.name.partition(".")[0]), file) for file in log.glob("*.checkpoint*.parquet")]
+    start = max((number for number, _ in checkpoints), default=-1)
+    for file in (file for number, file in checkpoints if number == start):
+        for row in pq.read_table(file, columns=["txn"])["txn"].to_pylist():
+            if row is not None:
+                found[row["appId"]] = row["version"]
+    for commit in sorted(log.glob("[0-9]*.json")):
+        if int(commit.stem) > start:
+            for line in commit.read_bytes().splitlines():
+                action = json.loads(line).get("txn")
+                if action is not None:
+                    found[action["appId"]] = action["version"]
+    return found
+
+
 def holds(table: DeltaTable, topic: str) -> bool:
     """Whether the table has ever stored records of a topic."""
     return table.transaction_version(_topic_name(topic)) is not None
@@ -61,16 +116,42 @@ def move_of(part: OffsetRange, found: int, *, anew: bool = False) -> Move:
     return Move(part.topic, part.epoch, found, found, max(found, part.end))
 
 
-def transactions(moves: Iterable[Move]) -> list[Transaction]:
-    """Return the entries of the transaction log that a commit stores for these moves."""
+def transactions(table: DeltaTable, moves: Iterable[Move], sums: Mapping[str, RowSum]) -> list[Transaction]:
+    """Return the entries of the transaction log that a commit stores for these moves. `sums` has its rows, by topic."""
     return [
         Transaction(name, value)
         for move in moves
         for name, value in (
             (_seq_name(move.topic, move.epoch), move.end),
             (_topic_name(move.topic), move.epoch),
+            *_counts(move.topic, move.epoch, counted(table, move.topic, move.epoch), sums.get(move.topic, RowSum())),
         )
     ]
+
+
+def without(table: DeltaTable, gone: Mapping[tuple[str, int], RowSum]) -> list[Transaction]:
+    """Return the entries for a commit that removes rows, given by topic and epoch."""
+    return [
+        Transaction(name, value)
+        for (topic, epoch), removed in gone.items()
+        for known in (counted(table, topic, epoch),)
+        for name, value in _entries(topic, epoch, Counted(known.since, known.sum.minus(removed)))
+    ]
+
+
+def restated(topic: str, epoch: int, mark: int, now: RowSum) -> list[Transaction]:
+    """Return the entries of an incarnation whose rows were all written again: its mark, their count and checksum."""
+    entries = [(_seq_name(topic, epoch), mark), *_entries(topic, epoch, Counted(0, now))]
+    return [Transaction(name, value) for name, value in entries]
+
+
+def _counts(topic: str, epoch: int, known: Counted, more: RowSum) -> list[tuple[str, int]]:
+    return _entries(topic, epoch, Counted(known.since, known.sum.plus(more)))
+
+
+def _entries(topic: str, epoch: int, now: Counted) -> list[tuple[str, int]]:
+    values = (now.since, now.sum.rows, now.sum.total)
+    return [(f"driftq-{what}:{epoch}:{topic}", value) for what, value in zip(_COUNTED, values, strict=True)]
 
 
 def check(table: DeltaTable, moves: Iterable[Move]) -> None:

@@ -107,6 +107,8 @@ class PipelineJob(Generic[Options]):
 
 PLACES: Mapping[str, str] = {
     "archive": "driftq.pipeline.jobs.archive_job:ARCHIVE",
+    "compact": "driftq.pipeline.jobs.lake_jobs:COMPACT",
+    "erase": "driftq.pipeline.jobs.lake_jobs:ERASE",
     "lineage": "driftq.pipeline.jobs.lineage.lineage_job:LINEAGE",
     "rollup": "driftq.pipeline.jobs.rollup.rollup_job:ROLLUP_JOB",
     "route": "driftq.pipeline.jobs.route_job:ROUTE",

@@ -1,8 +1,9 @@
 """Turns rows of a DataFrame into chunks for topics: checks the columns, and cuts Arrow batches to a size for one call.
 
-A record is `data` (JSON text) and, if there are such columns, `tag`, `node` and `meta`. Other columns of our source are
-dropped, so that rows that were read can be written unchanged. Any other column is refused, because dropping it silently
-would lose data. Rows are processed by column; only a `meta` that is a map is converted row by row.
+A record is `data` (JSON text) and, if there are such columns, `tag`, `node` and `meta`. Rows that were read from a
+topic can be written unchanged: they have a `seq`, and the other columns of a read next to it are left out. Any other
+column is refused, because dropping it silently would lose data. Rows are processed by column; only a `meta` that is a
+map is converted row by row.
 
 Invariant: the chunks of a topic, in order, have all its rows in their original order.
 """
@@ -19,9 +20,11 @@ from driftq.pipeline.errors import PipelineError
 CHUNK_ROWS = 10_000
 """Maximum number of records that the server takes in one call by default (http-v0 §3)."""
 CHUNK_BYTES = 8 << 20
-LEFT_BEHIND = frozenset(
-    ("topic", "seq", "ts", "kind", "gap_from", "gap_to", "reason", "partition", "key", "value", "envelope", "routing")
-)
+_PLACE = {"topic": "string", "seq": "bigint", "ts": "timestamp"}
+_GAPS = {"kind": "string", "gap_from": "bigint", "gap_to": "bigint", "reason": "string"}
+_BROKER = {"partition": "int", "key": "string", "value": "string", "envelope": "string", "routing": "string"}
+_TOMBSTONE = "tombstone"
+_NAMED = ("topic", "gap_from", "gap_to", "reason")
 _TEXTS = ("data", "tag", "node")
 _META = ("string", "map<string,string>")
 
@@ -50,16 +53,27 @@ def check_columns(columns: Mapping[str, str], *, routed: bool) -> None:
             raise PipelineError(f"column {name!r} is {kind} and must be string; convert it with to_json(…)")
         if name == "meta" and kind not in _META:
             raise PipelineError(f"column 'meta' is {kind} and must be map<string,string> or JSON text")
-        if name not in LEFT_BEHIND and name not in (*_TEXTS, "meta"):
+    left = _of_a_read(columns)
+    for name in columns:
+        if name not in left and name not in (*_TEXTS, "meta") and not (routed and name == "topic"):
             raise PipelineError(
                 f"column {name!r} is not part of a record (data, tag, node, meta): drop it, or put it into data"
             )
+
+
+def _of_a_read(columns: Mapping[str, str]) -> set[str]:
+    """Return the columns that only a read from a topic has: its place, all columns of gaps, all columns of brokers."""
+    if columns.get("seq") != "bigint":
+        return set()
+    found = {name for name, kind in _PLACE.items() if columns.get(name) == kind}
+    return found.union(*(group for group in (_GAPS, _BROKER) if group.items() <= columns.items()))
 
 
 def chunks(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[Chunk]:
     """Yield the rows of a task in chunks. Without `topic`, each row goes to the topic that it names."""
     waiting: dict[str, list[pa.Table]] = {}
     for batch in batches:
+        _refuse_tombstones(batch)
         for name, rows in _by_topic(pa.Table.from_batches([batch]), topic):
             kept = waiting.setdefault(name, [])
             kept.append(_texts(rows))
@@ -102,6 +116,20 @@ def without_null(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         return rows, rows.slice(0, 0)
     missing = pc.is_null(rows["data"])
     return rows.filter(pc.invert(missing)), rows.filter(missing)
+
+
+def _refuse_tombstones(batch: pa.RecordBatch) -> None:
+    """Refuse rows that stand for gaps, as a read with `onDataLoss=rows` has them. Raises PipelineError."""
+    if not _GAPS.keys() <= {*batch.schema.names}:
+        return
+    gaps = batch.filter(pc.equal(batch["kind"], _TOMBSTONE))
+    if len(gaps):
+        topic, first, last, reason = (gaps[name][0].as_py() if name in gaps.schema.names else None for name in _NAMED)
+        of = "" if topic is None else f" of topic {topic!r}"
+        raise PipelineError(
+            f"{len(gaps)} rows are tombstones, not records; the first one is the gap {first} to {last}{of} ({reason}): "
+            "leave them out with where(\"kind = 'record'\"), or write them elsewhere"
+        )
 
 
 def _by_topic(rows: pa.Table, topic: str | None) -> list[tuple[str, pa.Table]]:

@@ -15,9 +15,11 @@ Executors may not have DriftQ installed, so this module uses only the standard l
 """
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
@@ -33,6 +35,7 @@ READ_ONLY = "read_only"
 WRITER_BYTES_MAX = 128
 """Maximum length of a writer's name in bytes; the server has the same limit."""
 _SHOWN = 120
+_log = logging.getLogger(__name__)
 _KEPT = (128 << 10, 1 << 10)
 """Characters kept of each value of a refused record in the error topic; the smaller limit if the first is refused."""
 
@@ -54,14 +57,34 @@ class PartName(NamedTuple):
     chunks: int
 
 
+class PublishedBatch(NamedTuple):
+    """The last batch of a writer, and its seqs."""
+
+    batch: int
+    first: int
+    last: int
+
+
+class CommitAnswer(NamedTuple):
+    """The answer to a commit. The seqs are None if the batch was published before and is not the writer's last one."""
+
+    first: int | None
+    last: int | None
+    deduped: bool
+
+
 class Stage(Protocol):
     """The server's operations for staged writes. Each may be repeated; a refusal raises AnswerError."""
+
+    def last_batch(self, topic: str, writer: str) -> PublishedBatch | None:
+        """Return the last batch of a writer, or None if it has none in this topic."""
+        ...
 
     def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
         """Store a chunk; the same address and number replaces it."""
         ...
 
-    def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
+    def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> CommitAnswer:
         """Publish the parts of a batch, unless it is published already, and return when it is on stable storage."""
         ...
 
@@ -72,10 +95,15 @@ class Stage(Protocol):
 
 @dataclass
 class StagedRows:
-    """The rows that a task has staged on the server, as a handle for the driver. `chunks` counts chunks by topic."""
+    """The rows that a task has staged on the server, as a handle for the driver.
+
+    `chunks` and `rows` count by topic. `repeated` has the topics that had this batch before the task staged anything.
+    """
 
     address: TaskAddress
     chunks: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    repeated: set[str] = field(default_factory=set)
     records: int = 0
     refused: int = 0
 
@@ -87,11 +115,36 @@ def check_writer(writer: str) -> str:
     return writer
 
 
-class PartWriter:
-    """Stages the rows of one task, chunk by chunk."""
+def writer_in_query(writer: str, query: str | None) -> str:
+    """Return the name under which a writer is known to the server: its own, and the query that it runs in.
 
-    def __init__(self, stage: Stage, address: TaskAddress, *, topic: str | None, error_topic: str | None) -> None:
+    A query with a new checkpoint has a new id, so its batches, which count from 0 again, are those of a new writer.
+    """
+    if query is None:
+        return writer
+    name = f"{writer}:{query}"
+    if len(name.encode()) <= WRITER_BYTES_MAX:
+        return name
+    return f"{sha256(writer.encode()).hexdigest()[:32]}:{query}"
+
+
+class PartWriter:
+    """Stages the rows of one task, chunk by chunk.
+
+    `known_as` are the names under which the server may know the writer; none if the name was drawn for this write.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        address: TaskAddress,
+        *,
+        topic: str | None,
+        error_topic: str | None,
+        known_as: Sequence[str] = (),
+    ) -> None:
         self._stage = stage
+        self._known_as = known_as
         self._topic = topic
         self._error_topic = error_topic
         self._done = StagedRows(address)
@@ -134,6 +187,7 @@ class PartWriter:
             self._put_halves(topic, rows)
         else:
             self._done.records += len(rows)
+            self._done.rows[topic] = self._done.rows.get(topic, 0) + len(rows)
 
     def _put_halves(self, topic: str, rows: pa.Table) -> None:
         half = len(rows) // 2
@@ -142,8 +196,27 @@ class PartWriter:
 
     def _send(self, topic: str, body: bytes) -> None:
         chunk = self._done.chunks.get(topic, 0)
+        if not chunk:
+            self._check(topic)
         self._stage.stage(topic, self._done.address, chunk, body)
         self._done.chunks[topic] = chunk + 1
+
+    def _check(self, topic: str) -> None:
+        """Refuse a batch below the last one of its writer, before anything is staged for the topic."""
+        batch = self._done.address.batch
+        for name in self._known_as:
+            last = self._stage.last_batch(topic, name)
+            if last is None:
+                continue
+            if batch < last.batch or (batch == last.batch and name != self._done.address.writer):
+                raise PipelineError(
+                    f"batch {batch} of writer {name[:_SHOWN]!r} is not above its last batch, {last.batch}, in topic "
+                    f"{topic!r} (seqs {last.first} to {last.last}), so nothing was written: number batches upwards; "
+                    "with a new or an older checkpoint, choose another name for option writer"
+                )
+            if batch == last.batch:
+                self._done.repeated.add(topic)
+            return
 
     def _refuse(self, topic: str, row: pa.Table, code: str, message: str) -> None:
         record = {name: row[name][0].as_py() for name in row.column_names}
@@ -157,18 +230,50 @@ class PartWriter:
                 if refusal.said not in REFUSALS or most == _KEPT[-1]:
                     raise
             else:
+                self._done.rows[self._error_topic] = self._done.rows.get(self._error_topic, 0) + 1
                 return
 
 
-def commit(stage: Stage, handles: Sequence[StagedRows], batch: int, *, error_topic: str | None) -> None:
-    """Publish a batch: in each topic all rows at once, in the order of the parts. An empty batch publishes nothing."""
+def commit(
+    stage: Stage, handles: Sequence[StagedRows], batch: int, *, error_topic: str | None, same_rows: bool = False
+) -> None:
+    """Publish a batch: in each topic all rows at once, in the order of the parts. An empty batch publishes nothing.
+
+    With `same_rows`, a batch that was published before must have had as many rows, because no query vouches for them.
+    """
     published: list[str] = []
     for (topic, writer), parts in _parts(handles, error_topic):
         try:
-            stage.commit(topic, writer, batch, parts)
+            answer = stage.commit(topic, writer, batch, parts)
         except AnswerError as refusal:
             raise _explained(topic, batch, refusal, published) from refusal
+        if answer.deduped:
+            _repeated(topic, writer, batch, answer, handles, same_rows=same_rows)
         published.append(topic)
+
+
+def _repeated(
+    topic: str, writer: str, batch: int, answer: CommitAnswer, handles: Sequence[StagedRows], *, same_rows: bool
+) -> None:
+    """Report a batch that was published before. Raises PipelineError if its rows may be others."""
+    named = f"batch {batch} of writer {writer[:_SHOWN]!r}"
+    rows = sum(handle.rows.get(topic, 0) for handle in handles)
+    if answer.first is None or answer.last is None:
+        if same_rows:
+            raise PipelineError(
+                f"{named} was not written to topic {topic!r}: another program has published a higher batch of this "
+                "writer meanwhile; give each program its own writer"
+            )
+        return
+    count = answer.last - answer.first + 1
+    there = f"topic {topic!r} has it as seqs {answer.first} to {answer.last}"
+    if same_rows and count != rows:
+        raise PipelineError(
+            f"{named} has {rows} rows now, and was published with {count} ({there}), so it was not written again: "
+            "give each write of a batch its own writer, and other rows a higher batch"
+        )
+    if any(topic in handle.repeated for handle in handles):
+        _log.warning("%s was published before, so its %d rows were not written again: %s", named, rows, there)
 
 
 def abandon(stage: Stage, handles: Sequence[StagedRows]) -> None:

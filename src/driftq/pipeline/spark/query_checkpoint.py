@@ -29,6 +29,15 @@ def ranges_of_batch(checkpoint: Path, batch: int) -> dict[str, OffsetRange]:
     return {part.topic: part for part in ranges(before, _end(checkpoint, batch))}
 
 
+def last_ends(checkpoint: Path) -> Places:
+    """Return the end of the last batch that is done, by topic; nothing if there is none or it cannot be read."""
+    done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
+    try:
+        return _end(checkpoint, max(done)) if done else {}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
 def _end(checkpoint: Path, batch: int) -> Places:
     lines = (checkpoint / "offsets" / str(batch)).read_bytes().splitlines()
     return decode(json.loads(lines[2]))

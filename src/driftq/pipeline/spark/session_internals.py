@@ -7,6 +7,7 @@ plain sessions use it too. It is called only for code that executors do not have
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,30 @@ def use_in_this_thread(spark: "SparkSession") -> None:
         return
     kind: Any = type(spark)
     kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+def use_in_every_thread() -> None:
+    """Make writes of threads that have no active session use the session of their DataFrame."""
+    from pyspark.sql import DataFrameWriter
+    from pyspark.sql.streaming import DataStreamWriter  # type: ignore[attr-defined]  # public, and not in its stub
+
+    for kind in (DataFrameWriter, DataStreamWriter):
+        if not hasattr(kind.__init__, "__wrapped__"):
+            setattr(kind, "__init__", _with_active_session(kind.__init__))  # noqa: B010  # mypy refuses an assignment
+
+
+def _with_active_session(made: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor of a writer, which first gives the thread an active session if it has none."""
+
+    @wraps(made)
+    def make(writer: object, rows: Any) -> None:
+        from pyspark.sql import SparkSession
+
+        if SparkSession.getActiveSession() is None:
+            use_in_this_thread(rows.sparkSession)
+        made(writer, rows)
+
+    return make
 
 
 def hide_repeated_failures() -> None:

@@ -9,6 +9,7 @@ from msgspec import json, structs
 
 from driftq.cli.commands import make_app
 from driftq.cli.data.pipeline_run import outages, prepare
+from driftq.cli.exits import ExitCode
 from driftq.cli.lazy_groups import run
 from driftq.pipeline.runs.job import PLACES, Progress
 from driftq.pipeline.runs.run_records import RunRecord, RunRecords
@@ -75,7 +76,7 @@ def test_the_help_names_every_job_and_each_job_its_flags(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("run", "archive", "--nonsense"), "--topics"),
+        (("run", "archive", "--nonsense"), "--lake"),
         (("run", "--topics", "a", "archive"), "name the pipeline before --topics"),
         (("run", "archive", "--topics", "a", "--lake", "b", "--max-records", "0"), "--max-records"),
         (("run", "archive", "--topics", "a", "--lake", "b", "--conf", "nonsense"), "KEY=VALUE"),
@@ -173,3 +174,15 @@ def test_a_lake_without_an_archive_is_told(cli: Cli, tmp_path: Path, monkeypatch
     code, _, told = cli("verify", "archive", "--lake", str(tmp_path))
     assert code == 5
     assert "run archive" in told
+
+
+def test_a_cluster_that_is_not_there_cannot_be_stopped(cli: Cli, tmp_path: Path) -> None:
+    code, _, said = cli("cluster", "down", "--directory", str(tmp_path))
+    assert (code, str(tmp_path) in said, "--directory of `cluster up`" in said) == (ExitCode.ABSENT, True, True)
+
+
+def test_status_and_stop_take_the_address_that_other_commands_take(cli: Cli, runs: RunRecords) -> None:
+    record = runs.end(runs.begin("archive", {}, "http://127.0.0.1:1"), "done")
+    for command in ("status", "stop"):
+        code, out, _ = cli(command, record.id, "--url", "http://127.0.0.1:1", "--json")
+        assert (code, json.decode(out)["state"]) == (0, "done")

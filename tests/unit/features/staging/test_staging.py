@@ -140,6 +140,13 @@ def test_a_batch_up_to_the_last_is_never_published_again(rig: StagingRig) -> Non
     assert rig.staging.writer("a", "w").batch == 8
 
 
+def test_repeated_commits_are_counted(rig: StagingRig) -> None:
+    rig.stage("x", batch=3)
+    for _ in range(3):
+        rig.commit(batch=3)
+    assert rig.staging.repeated == 2
+
+
 def test_of_commits_at_once_one_publishes_and_all_answer_its_seqs(rig: StagingRig) -> None:
     rig.stage(*range(5))
     answers = [rig.commit_nowait() for _ in range(4)]
@@ -390,3 +397,32 @@ def test_a_look_for_expired_parts_that_fails_is_not_the_last(rig: StagingRig, mo
         rig.runtime.advance(60_000)
     rig.runtime.advance(60_000)
     assert rig.files() == []
+
+
+def test_a_writer_with_a_drawn_name_is_forgotten_and_a_named_one_is_not(rig: StagingRig) -> None:
+    drawn = f"batch:{7:032x}"
+    for writer in (drawn, "batch:nightly", "w"):
+        rig.stage(writer, writer=writer)
+        rig.commit(writer=writer)
+    rig.runtime.advance(59_000)
+    assert rig.commit(writer=drawn).deduped
+    rig.stage("again", writer=drawn, batch=2)
+    rig.runtime.advance(59_000)
+    assert rig.staging.writer("a", drawn).batch == 1
+    rig.runtime.advance(3_000)
+    with pytest.raises(NotFoundError):
+        rig.staging.writer("a", drawn)
+    assert {rig.staging.writer("a", writer).batch for writer in ("batch:nightly", "w")} == {1}
+    assert drawn.encode() not in rig.staging.capture()
+
+
+def test_a_restart_remembers_a_drawn_name_for_as_long_again(rig: StagingRig) -> None:
+    drawn = f"batch:{7:032x}"
+    rig.stage("x", writer=drawn)
+    rig.commit(writer=drawn)
+    rig.runtime.advance(50_000)
+    rig.restart()
+    assert rig.staging.writer("a", drawn).batch == 1
+    rig.runtime.advance(62_000)
+    with pytest.raises(NotFoundError):
+        rig.staging.writer("a", drawn)

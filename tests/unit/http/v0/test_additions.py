@@ -344,6 +344,24 @@ def test_a_commit_answers_as_a_write_and_a_repeated_one_as_deduped(rig: ServerRi
     assert (found["last_batch"], found["first_seq"], found["last_seq"]) == (7, 1, 2)
 
 
+def test_repeated_commits_are_counted(rig: ServerRig) -> None:
+    _stage(rig, "a", writer="w", batch=7, part=0, attempt=0)
+    asked = {"writer": "w", "batch": 7, "parts": [{"part": 0, "attempt": 0, "chunks": 1}]}
+    for _ in range(3):
+        rig.ok("POST", f"{TOPIC}/commit", asked)
+    assert rig.ok("GET", "/v0/metrics", headers={"accept": "application/json"})["repeated_commits"] == 2
+    assert "\ndriftq_repeated_commits_total 2\n" in rig.reply("GET", "/v0/metrics").whole.decode()
+
+
+def test_a_part_may_create_its_topic(rig: ServerRig) -> None:
+    path, body = "/v0/topics/new/stage?writer=w&batch=1&part=0&attempt=0", {"records": [{"data": 1}]}
+    assert rig.code("POST", path, body) == (404, "topic_not_found")
+    assert rig.code("POST", f"{path}&create=false", body) == (404, "topic_not_found")
+    assert rig.ok("POST", f"{path}&create=true", body)["records"] == 1
+    assert rig.ok("POST", f"{path}&create=true", body)["records"] == 1
+    assert rig.code("POST", "/v0/topics/@new/stage?writer=w&batch=1&part=0&attempt=0&create=true", body)[0] >= 400
+
+
 @pytest.mark.parametrize("bad", ["batch=-1", "batch=x", "batch=18446744073709551616", "batch=", "chunk=x", "chunk="])
 def test_an_address_that_cannot_be_read_is_refused(rig: ServerRig, bad: str) -> None:
     name = bad.partition("=")[0]

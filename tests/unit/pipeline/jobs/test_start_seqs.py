@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.start_seqs import starting
@@ -26,7 +24,7 @@ class Topics:
     def standing(self, topic: str) -> TopicExtent | None:
         return self._standings.get(topic)
 
-    def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
+    def pages(self, topic: str, first: int, last: int) -> Iterator[pa.Table]:
         raise AssertionError("nobody reads here")
 
 

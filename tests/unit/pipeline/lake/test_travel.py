@@ -50,7 +50,10 @@ def _ran(code: str, given: bytes) -> bytes:
 def test_a_task_of_an_archive_runs_where_nothing_of_ours_is_installed(tmp_path: Path) -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     row = {"topic": "a", "seq": 1, "ts": moment, "meta": '{"k":"v"}', "data": "1", "kind": "record"}
-    places = Places({"a": str(tmp_path / "a")}, str(tmp_path / "bad"), {"a": 7}, {"a": 0}, {"a": 0}, {})
+    none = {"a": 0}
+    paths = ({"a": str(tmp_path / "a")}, str(tmp_path / "bad"))
+    places = Places(*paths, {"a": 7}, none, none, {}, str(tmp_path / "staged"), none, none)
     part = json.loads(_ran(_ELSEWHERE, _ran(_HERE, pickle.dumps((places, row)))))
     assert (part["rows"], part["day"], part["first_seq"]) == (1, "2026-01-02", 1)
-    assert (tmp_path / "a" / part["path"]).exists()
+    assert (tmp_path / "staged" / Path(part["path"]).name).exists()
+    assert not (tmp_path / "a").exists(), "no reader of Parquet may find it before its commit"

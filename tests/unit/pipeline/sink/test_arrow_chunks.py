@@ -37,6 +37,13 @@ def test_what_our_source_gives_can_be_written_as_it_is() -> None:
         ({"data": "string", "total": "bigint"}, False, "'total'"),
         ({"data": "string"}, True, "option 'topic'"),
         ({"data": "string", "topic": "bigint"}, True, "option 'topic'"),
+        ({"data": "string", "key": "string"}, False, "'key' is not part of a record"),
+        ({"data": "string", "reason": "string"}, False, "'reason'"),
+        ({"data": "string", "ts": "timestamp"}, False, "'ts'"),
+        ({"data": "string", "topic": "string"}, False, "'topic'"),
+        ({"data": "string", "seq": "bigint", "kind": "string"}, False, "'kind'"),
+        ({"data": "string", "seq": "bigint", "value": "string"}, False, "'value'"),
+        ({"data": "string", "seq": "int"}, False, "'seq'"),
     ],
 )
 def test_a_dataframe_that_is_no_records_is_refused_with_what_to_do(
@@ -80,3 +87,19 @@ def test_rows_without_data_are_set_apart() -> None:
     kept, missing = without_null(pa.table({"data": ["1", None, "3"], "tag": ["a", "b", "c"]}))
     assert (kept["data"].to_pylist(), missing["tag"].to_pylist()) == (["1", "3"], ["b"])
     assert len(without_null(pa.table({"data": ["1"]}))[1]) == 0
+
+
+def test_every_read_can_be_written_as_it_is() -> None:
+    place = {"topic": "string", "seq": "bigint", "ts": "timestamp"}
+    gaps = {"kind": "string", "gap_from": "bigint", "gap_to": "bigint", "reason": "string"}
+    broker = {"partition": "int", "key": "string", "value": "string", "envelope": "string", "routing": "string"}
+    for more in ({}, gaps, broker, gaps | broker):
+        check_columns(place | RECORD | more, routed=True)
+    check_columns({"seq": "bigint", "data": "string"}, routed=False)
+
+
+def test_a_row_that_stands_for_a_gap_is_refused_by_name() -> None:
+    gap = {"kind": ["record", "tombstone"], "gap_from": [None, 7], "gap_to": [None, 9], "reason": [None, "evicted"]}
+    rows = pa.RecordBatch.from_pydict({"topic": ["a", "a"], "data": ["1", None], **gap})
+    with pytest.raises(PipelineError, match=r"1 rows are tombstones.*7 to 9 of topic 'a' \(evicted\).*kind = 'record'"):
+        list(chunks(iter([rows]), "t"))

@@ -34,7 +34,8 @@ class Recorded(Wire):
 
     def post(self, path: str, value: object) -> dict[str, Any]:
         self.asked.append(f"commit {path}")
-        return {"last_seq": self._seqs.pop(0)}
+        last = self._seqs.pop(0)
+        return {"first_seq": last, "last_seq": last, "deduped": False}
 
     def get(self, path: str) -> dict[str, Any]:
         self.asked.append(f"get {path}")
@@ -51,10 +52,16 @@ def committed(wire: Recorded) -> list[str]:
     return [asked.partition(" ")[0] for asked in wire.asked]
 
 
-def test_a_chunk_is_staged_at_its_address_and_its_topic_made() -> None:
+def test_a_chunk_is_staged_at_its_address_and_may_create_its_topic() -> None:
+    wire = Recorded()
+    ServerStage(wire, create=True).stage("a/b", ADDRESS, 3, b"")
+    assert wire.asked == ["stage /v0/topics/a%2Fb/stage?writer=w&batch=7&part=1&attempt=99&chunk=3&create=true"]
+
+
+def test_the_topic_is_created_on_a_server_that_does_not_do_so_with_a_part() -> None:
     wire = Recorded(absent=True)
     ServerStage(wire, create=True).stage("a/b", ADDRESS, 3, b"")
-    path = "stage /v0/topics/a%2Fb/stage?writer=w&batch=7&part=1&attempt=99&chunk=3"
+    path = "stage /v0/topics/a%2Fb/stage?writer=w&batch=7&part=1&attempt=99&chunk=3&create=true"
     assert wire.asked == [path, "put /v0/topics/a%2Fb", path]
 
 

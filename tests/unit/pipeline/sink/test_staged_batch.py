@@ -14,13 +14,16 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.server_connection import AnswerError
 from driftq.pipeline.sink.staged_batch import (
     WRITER_BYTES_MAX,
+    CommitAnswer,
     PartName,
     PartWriter,
+    PublishedBatch,
     StagedRows,
     TaskAddress,
     abandon,
     check_writer,
     commit,
+    writer_in_query,
 )
 
 
@@ -31,7 +34,7 @@ class MemoryStage:
         self.limits = limits or Limits()
         self.parts: dict[tuple[str, TaskAddress, int], list[bytes]] = {}
         self.topics: dict[str, list[bytes]] = {}
-        self.last: dict[tuple[str, str], int] = {}
+        self.last: dict[tuple[str, str], PublishedBatch] = {}
         self.calls: list[str] = []
         self.commit_error: AnswerError | None = None
 
@@ -43,17 +46,24 @@ class MemoryStage:
             raise AnswerError(400, error.code, error.message) from error
         self.parts[topic, address, chunk] = [rows.data[row] or b"" for row in range(rows.count)]
 
-    def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
+    def last_batch(self, topic: str, writer: str) -> PublishedBatch | None:
+        return self.last.get((topic, writer))
+
+    def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> CommitAnswer:
         self.calls.append(f"commit {topic}")
         if self.commit_error is not None:
             raise self.commit_error
-        if batch <= self.last.get((topic, writer), -1):
-            return
+        last = self.last.get((topic, writer))
+        if last is not None and batch <= last.batch:
+            first, end = (last.first, last.last) if batch == last.batch else (None, None)
+            return CommitAnswer(first, end, deduped=True)
+        before = len(self.topics.get(topic, ()))
         for part, attempt, count in parts:
             for chunk in range(count):
                 found = self.parts[topic, TaskAddress(writer, batch, part, attempt), chunk]
                 self.topics.setdefault(topic, []).extend(found)
-        self.last[topic, writer] = batch
+        self.last[topic, writer] = PublishedBatch(batch, before + 1, len(self.topics[topic]))
+        return CommitAnswer(before + 1, len(self.topics[topic]), deduped=False)
 
     def drop(self, topic: str, writer: str) -> None:
         self.calls.append(f"drop {topic} {writer}")
@@ -163,9 +173,10 @@ def test_a_batch_too_large_for_one_commit_says_how_to_get_past_it() -> None:
 
 def test_where_another_topic_has_such_a_batch_already_that_is_said() -> None:
     class Small(MemoryStage):
-        def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
+        def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> CommitAnswer:
             if topic == "t":
                 raise AnswerError(400, "batch_too_large", "2 bytes in one commit; the limit is 1; commit fewer parts")
+            return CommitAnswer(1, 1, deduped=False)
 
     with pytest.raises(PipelineError, match=r"errors already has the whole batch"):
         commit(Small(), [StagedRows(part(), {"t": 1, "errors": 1})], 0, error_topic="errors")
@@ -212,3 +223,70 @@ def test_a_writer_has_a_name_the_server_takes() -> None:
     for name in ("", "ü" * 65):
         with pytest.raises(PipelineError, match="128 bytes"):
             check_writer(name)
+
+
+def identified(stage: MemoryStage, batch: int, *texts: str, known_as: Sequence[str] = ("w",)) -> None:
+    """Write rows under writer `w` and a number, as `df.write` with options writer and batch does."""
+    writer = PartWriter(stage, part(batch=batch), topic="t", error_topic=None, known_as=known_as)
+    commit(stage, [writer.write(iter([rows(*texts)]))], batch, error_topic=None, same_rows=True)
+
+
+def test_a_batch_below_the_last_is_refused_before_anything_is_staged() -> None:
+    stage = MemoryStage()
+    identified(stage, 6, "1")
+    stage.calls.clear()
+    with pytest.raises(PipelineError, match=r"batch 3 of writer 'w' is not above its last batch, 6, .*seqs 1 to 1"):
+        identified(stage, 3, "2")
+    assert stage.calls == []
+
+
+def test_a_repeated_batch_is_reported_with_its_seqs(caplog: pytest.LogCaptureFixture) -> None:
+    stage = MemoryStage()
+    identified(stage, 6, "1", "2")
+    assert caplog.text == ""
+    identified(stage, 6, "1", "2")
+    assert stage.topics == {"t": [b"1", b"2"]}
+    [line] = caplog.records
+    assert line.levelname == "WARNING"
+    assert "batch 6 of writer 'w' was published before, so its 2 rows were not written again" in line.message
+    assert "seqs 1 to 2" in line.message
+
+
+def test_a_repeated_batch_with_other_rows_is_an_error() -> None:
+    stage = MemoryStage()
+    identified(stage, 6, "1", "2")
+    with pytest.raises(PipelineError, match="has 3 rows now, and was published with 2"):
+        identified(stage, 6, "3", "4", "5")
+
+
+def test_a_batch_that_another_program_has_overtaken_is_an_error() -> None:
+    stage = MemoryStage()
+    handle = written(stage, part(batch=1), rows("1"))
+    identified(stage, 2, "2")
+    with pytest.raises(PipelineError, match="another program has published a higher batch"):
+        commit(stage, [handle], 1, error_topic=None, same_rows=True)
+
+
+def test_a_late_duplicate_of_a_stream_s_commit_passes_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    stage = MemoryStage()
+    handles = [written(stage, part(batch=batch), rows(str(batch))) for batch in (1, 2)]
+    for batch in (1, 2, 1, 2):
+        commit(stage, [handles[batch - 1]], batch, error_topic=None)
+    assert stage.topics == {"t": [b"1", b"2"]}
+    assert caplog.text == ""
+
+
+def test_a_writer_inside_a_query_has_the_name_of_the_query_too() -> None:
+    query = "123e4567-e89b-12d3-a456-426614174000"
+    assert (writer_in_query("w", None), writer_in_query("w", query)) == ("w", f"w:{query}")
+    assert len(writer_in_query("w" * WRITER_BYTES_MAX, query)) <= WRITER_BYTES_MAX
+
+
+def test_a_batch_that_an_earlier_release_may_have_written_is_refused() -> None:
+    stage = MemoryStage()
+    stage.last["t", "plain"] = PublishedBatch(4, 1, 9)
+    with pytest.raises(PipelineError, match="batch 4 of writer 'plain' is not above its last batch, 4"):
+        identified(stage, 4, "1", known_as=("w", "plain"))
+    identified(stage, 5, "1", known_as=("w", "plain"))
+    identified(stage, 6, "2", known_as=("w", "plain"))
+    assert stage.topics == {"t": [b"1", b"2"]}
