@@ -15,7 +15,8 @@ from driftq.client.topics.pages import Nodes
 from driftq.client.topics.topic import AsyncTopic, Topic
 from driftq.client.topics.watch import Starts, Watched, watched
 from driftq.client.transport.calls import JSON, Calls, decoded, path_of, query_of
-from driftq.client.transport.drivers import AsyncClosing, AsyncDriver, Closing, Driver
+from driftq.client.transport.closing import AsyncClosing, Closing
+from driftq.client.transport.drivers import AsyncDriver, Driver
 from driftq.client.transport.operations import Async, Blocking, Operations, flow, operation
 from driftq.client.transport.plan import Flow, Plan, Request, Response
 from driftq.client.transport.retry import Repeat, Retries

@@ -40,7 +40,8 @@ from driftq.client.producer.batch_buffer import (
     R,
     named,
 )
-from driftq.client.transport.drivers import AsyncClosing, AsyncDriver, Closing, Driver, Kind
+from driftq.client.transport.closing import AsyncClosing, Closing, Kind
+from driftq.client.transport.drivers import AsyncDriver, Driver
 from driftq.client.transport.thread_pool import start_thread
 
 LINGER_MS = 2.0

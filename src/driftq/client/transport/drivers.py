@@ -6,47 +6,15 @@ failure. A stream has no such limit; it has a limit for the time without bytes f
 
 import asyncio
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from driftq.client.errors import ClientError, ClosedError, TransportError
+from driftq.client.transport.closing import AsyncClosing, Closing
 from driftq.client.transport.plan import Action, Emit, EmitAll, Flow, Open, Pause, Plan, Pull, Request, Response
 from driftq.client.transport.server_address import ServerAddress
 from driftq.system.http_client import http_async, http_blocking
 from driftq.system.http_client.http1 import HttpError
-
-Kind = type[BaseException] | None
-
-
-class Closing(ABC):
-    """Base of classes whose instances `with` closes at its end."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the object; it cannot be used afterwards."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Kind, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-class AsyncClosing(ABC):
-    """Base of classes whose instances `async with` closes at its end."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close the object; it cannot be used afterwards."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: Kind, error: BaseException | None, at: TracebackType | None) -> None:
-        await self.close()
-
 
 T = TypeVar("T")
 
@@ -113,12 +81,14 @@ class Driver:
 class _Line:
     """The network connections of one plan: one call at a time, and at most one open stream."""
 
-    __slots__ = ("_address", "_deadline", "_driver", "_ended", "_pausing", "_pool", "_silence_s", "_stream")
+    __slots__ = ("_address", "_calling", "_deadline", "_driver", "_ended", "_pausing", "_pool", "_silence_s", "_stream")
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self._pool, self._address = driver, driver.pool, driver.address
         self._deadline = 0.0
         """When the current call, with its retries, must have ended."""
+        self._calling: http_blocking.BlockingConnection | None = None
+        """The connection of the current call."""
         self._stream: http_blocking.BlockingConnection | None = None
         self._silence_s = 0.0
         self._ended = False
@@ -130,8 +100,7 @@ class _Line:
             if isinstance(action, Request):
                 if not action.again:
                     self._deadline = http_blocking.now() + self._address.timeout_s + action.wait_s
-                head = _head(self._address, action)
-                return _response(action, self._pool.exchange(action.method, head, action.content, self._deadline))
+                return self._call(action)
             if isinstance(action, Pull):
                 return b"" if self._stream is None else self._stream.pull(http_blocking.now() + self._silence_s)
             if isinstance(action, Open):
@@ -143,19 +112,28 @@ class _Line:
         self.shut()
         return None
 
+    def _call(self, request: Request) -> Response:
+        head = _head(self._address, request)
+        connection = self._calling = self._pool.take()
+        try:
+            if self._ended:  # checked after the connection is known to `end`
+                connection.interrupt()
+            return _response(request, connection.exchange(request.method, head, request.content, self._deadline))
+        finally:
+            self._calling = None
+            self._pool.give_back(connection)
+
     def _open(self, action: Open) -> Response:
         self.shut()
-        request, deadline = action.request, http_blocking.now() + action.silence_s
+        request = action.request
+        deadline = http_blocking.now() + min(self._address.timeout_s, action.silence_s)
         head = _head(self._address, request)
         self._silence_s = action.silence_s
-        stream = self._stream = self._pool.take(deadline)
+        stream = self._stream = self._pool.take()
+        if self._ended:  # checked after the connection is known to `end`
+            stream.interrupt()
         status, headers = stream.begin(request.method, head, request.content, deadline)
-        if status < 300:
-            return Response(status, headers, b"")
-        content = b""
-        while chunk := stream.pull(deadline):
-            content += chunk
-        return Response(status, headers, content)
+        return Response(status, headers, b"" if status < 300 else bytes(stream.remainder(deadline)))
 
     def _pause(self, pause: Pause) -> bool:
         if pause.in_call and http_blocking.now() + pause.seconds >= self._deadline:
@@ -178,11 +156,12 @@ class _Line:
     def end(self) -> None:
         """End the wait of another thread that performs an action here."""
         self._ended = True
-        pausing, stream = self._pausing, self._stream
+        pausing = self._pausing
         if pausing is not None:
             pausing.set()
-        if stream is not None:
-            stream.interrupt()
+        for connection in (self._calling, self._stream):
+            if connection is not None:
+                connection.interrupt()
 
     def check(self) -> None:
         """Raise StopIteration if `end` was called."""
@@ -271,15 +250,22 @@ class AsyncDriver:
 class _AsyncLine:
     """The network connections of one plan: one call at a time, and at most one open stream."""
 
-    __slots__ = ("_address", "_deadline", "_driver", "_now", "_pool", "_silence_s", "_stream")
+    __slots__ = (
+        *("_address", "_calling", "_deadline", "_driver", "_ended", "_now", "_pausing", "_pool", "_silence_s"),
+        "_stream",
+    )
 
     def __init__(self, driver: AsyncDriver) -> None:
         self._driver, self._pool, self._address = driver, driver.pool, driver.address
         self._now = asyncio.get_running_loop().time
         self._deadline = 0.0
         """When the current call, with its retries, must have ended."""
+        self._calling: http_async.AsyncConnection | None = None
+        """The connection of the current call."""
         self._stream: http_async.AsyncConnection | None = None
         self._silence_s = 0.0
+        self._pausing: asyncio.Event | None = None
+        self._ended = False
 
     async def perform(self, action: Action) -> object:
         """Perform an action; return its result, or the exception to throw into the plan."""
@@ -287,8 +273,7 @@ class _AsyncLine:
             if isinstance(action, Request):
                 if not action.again:
                     self._deadline = self._now() + self._address.timeout_s + action.wait_s
-                head = _head(self._address, action)
-                return _response(action, await self._pool.exchange(action.method, head, action.content, self._deadline))
+                return await self._call(action)
             if isinstance(action, Pull):
                 return b"" if self._stream is None else await self._stream.pull(self._now() + self._silence_s)
             if isinstance(action, Open):
@@ -300,19 +285,23 @@ class _AsyncLine:
         self.shut()
         return None
 
+    async def _call(self, request: Request) -> Response:
+        head = _head(self._address, request)
+        connection = self._calling = self._pool.take()
+        try:
+            return _response(request, await connection.exchange(request.method, head, request.content, self._deadline))
+        finally:
+            self._calling = None
+            self._pool.give_back(connection)
+
     async def _open(self, action: Open) -> Response:
         self.shut()
-        request, deadline = action.request, self._now() + action.silence_s
+        request, deadline = action.request, self._now() + min(self._address.timeout_s, action.silence_s)
         head = _head(self._address, request)
         self._silence_s = action.silence_s
-        stream = self._stream = await self._pool.take(deadline)
+        stream = self._stream = self._pool.take()
         status, headers = await stream.begin(request.method, head, request.content, deadline)
-        if status < 300:
-            return Response(status, headers, b"")
-        content = b""
-        while chunk := await stream.pull(deadline):
-            content += chunk
-        return Response(status, headers, content)
+        return Response(status, headers, b"" if status < 300 else bytes(await stream.remainder(deadline)))
 
     async def _pause(self, pause: Pause) -> bool:
         if pause.in_call and self._now() + pause.seconds >= self._deadline:
@@ -320,7 +309,7 @@ class _AsyncLine:
         if pause.seconds <= 0 or self._pool.closed:
             await asyncio.sleep(0)
             return True
-        waiting = asyncio.Event()
+        waiting = self._pausing = asyncio.Event()
         self._driver.pausing.add(waiting)
         try:
             async with asyncio.timeout(pause.seconds):
@@ -337,9 +326,26 @@ class _AsyncLine:
         if stream is not None:
             self._pool.give_back(stream)
 
+    def end(self) -> None:
+        """End the wait of another task that performs an action here."""
+        self._ended = True
+        if self._pausing is not None:
+            self._pausing.set()
+        for connection in (self._calling, self._stream):
+            if connection is not None:
+                connection.interrupt()
+
+    def check(self) -> None:
+        """Raise StopIteration if `end` was called."""
+        if self._ended:
+            raise StopIteration
+
 
 class AsyncStream(AsyncClosing, Generic[T]):
-    """An asynchronous iterator over the items of a flow, for `async for` and `async with`."""
+    """An asynchronous iterator over the items of a flow, for `async for` and `async with`.
+
+    Any task of the loop may call `close`; a task that waits for the next item then sees the end of the stream.
+    """
 
     def __init__(self, driver: AsyncDriver, flow: Flow[T]) -> None:
         self._driver, self._flow = driver, flow
@@ -365,6 +371,7 @@ class AsyncStream(AsyncClosing, Generic[T]):
                         return item
                 else:
                     self._outcome = await line.perform(action)
+                    line.check()
         except StopIteration:
             await self.close()
             raise StopAsyncIteration from None
@@ -377,4 +384,5 @@ class AsyncStream(AsyncClosing, Generic[T]):
         self._items = iter(())
         self._flow.close()
         if self._line is not None:
+            self._line.end()
             self._line.shut()

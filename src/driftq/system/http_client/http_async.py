@@ -16,6 +16,7 @@ from contextlib import aclosing
 from typing import cast
 from weakref import WeakSet
 
+from driftq.system.http_client import async_dialing
 from driftq.system.http_client.dialing import CONNECT_S_MAX
 from driftq.system.http_client.http1 import Endpoint, HttpError, ResponseReader
 from driftq.system.http_client.http_blocking import CONTINUE_S_MAX, IDLE_S, Reply, expects_continue
@@ -29,10 +30,13 @@ _LONG_READ_BYTES = 256 << 10
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
-    """One connection, used by one task at a time."""
+    """One connection, used by one task at a time. Its first exchange makes it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
         self._loop = loop
+        self._endpoint = endpoint
+        self._dialing: asyncio.Timeout | None = None
+        """The limit of the time to connect, while a task connects."""
         self._reader = ResponseReader()
         self._transport: asyncio.Transport | None = None
         self._poll: select.poll | None = None
@@ -127,21 +131,30 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     async def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
         """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
+        if self._transport is None:
+            await self._connect(deadline)
         reader = self._reader
         if isinstance(body, Body):
             await self.begin(method, head, body, deadline)
-            self._whole = True
-            self._resume_reading()  # an answer that came while the body was being sent may have paused it
         else:
             self._send(method, head if body is None else head + body, whole=True)
-        while not reader.complete:
+        content = await self.remainder(deadline)
+        return reader.status, reader.headers, content
+
+    async def remainder(self, deadline: float) -> bytes | memoryview:
+        """Return the rest of the body. Raises HttpError."""
+        self._whole = True
+        self._resume_reading()  # an answer that came while the body was being sent may have paused it
+        while not self._reader.complete:
             await self._wait(deadline)
-        return reader.status, reader.headers, reader.take()
+        return self._reader.take()
 
     async def begin(
         self, method: str, head: bytes, body: bytes | Body | None, deadline: float
     ) -> tuple[int, dict[str, str]]:
         """Send a request, wait for the head of the response. Raises HttpError, and what the pieces of a body raise."""
+        if self._transport is None:
+            await self._connect(deadline)
         if isinstance(body, Body):
             await self._send_pieces(method, head, body, deadline)
         else:
@@ -165,13 +178,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._error is None
             and not self._is_cut
             and self._reader.reusable
-            and not self._open_transport().is_closing()
+            and self._transport is not None
+            and not self._transport.is_closing()
         )
-
-    def start_over(self) -> None:
-        """Expect responses of the server, after the response of a proxy."""
-        self._reader = ResponseReader()
-        self.rest()
 
     def rest(self) -> None:
         """Become idle: anything that arrives now ends the connection."""
@@ -187,8 +196,35 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def interrupt(self) -> None:
-        """Fail what a task waits for on this connection."""
+        """Fail what a task waits for on this connection, also while it is made."""
+        if self._dialing is not None and not self._dialing.expired():
+            self._dialing.reschedule(self._loop.time())
         self._fail(HttpError("the client was closed", sent=True))
+
+    async def _connect(self, deadline: float) -> None:
+        """Connect to the server, through a proxy and with TLS if configured. Raises HttpError."""
+        deadline = min(deadline, self._loop.time() + CONNECT_S_MAX)
+        limit = self._dialing = asyncio.timeout_at(deadline)
+        try:
+            async with limit:
+                transport = await async_dialing.made(self._endpoint, self._loop, self, deadline)
+                if (tunnel := self._endpoint.tunnel()) is not None:
+                    await self._open_tunnel(tunnel, deadline)
+                    secured = await async_dialing.secured(self._endpoint, self._loop, transport, self)
+                    self.connection_made(secured)
+        except (OSError, ValueError, HttpError) as error:  # an HttpError: the answer of the proxy is not HTTP
+            self.abort()
+            reason = "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            raise HttpError(f"{self._endpoint.name} cannot be reached: {reason}", sent=False) from error
+        finally:
+            self._dialing = None
+
+    async def _open_tunnel(self, tunnel: bytes, deadline: float) -> None:
+        status, _ = await self.begin("CONNECT", tunnel, None, deadline)
+        if not 200 <= status < 300:
+            raise OSError(f"the proxy answered with status {status}")
+        self._reader = ResponseReader()  # what comes next is from the server
+        self.rest()
 
     def _send(self, method: str, request: bytes, *, whole: bool) -> None:
         self._reader.expect(method)
@@ -289,7 +325,7 @@ class AsyncPool:
         self.closed = False
         _pools.add(self)
 
-    async def take(self, deadline: float) -> AsyncConnection:
+    def take(self) -> AsyncConnection:
         """Return a connection for one exchange; it must be given back. Raises HttpError."""
         if self.closed:
             raise HttpError("the client is closed", sent=False)
@@ -303,7 +339,7 @@ class AsyncPool:
                 break
             connection.abort()
         else:
-            connection = await _connected(self._endpoint, loop, deadline)
+            connection = AsyncConnection(loop, self._endpoint)
         self._busy.add(connection)
         return connection
 
@@ -321,14 +357,6 @@ class AsyncPool:
             if connection.idle_since - self._idle[0].idle_since < IDLE_S:
                 return
             self._idle.popleft().abort()
-
-    async def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
-        """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
-        connection = await self.take(deadline)
-        try:
-            return await connection.exchange(method, head, body, deadline)
-        finally:
-            self.give_back(connection)
 
     def close(self) -> None:
         """Close all connections. Exchanges that wait on one end with an HttpError. To be called on their loop."""
@@ -353,46 +381,3 @@ def _forget_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
-
-
-async def _connected(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, deadline: float) -> AsyncConnection:
-    """Return a new connection, through a proxy and with TLS if configured. Raises HttpError."""
-    connection = AsyncConnection(loop)
-    try:
-        async with asyncio.timeout_at(min(deadline, loop.time() + CONNECT_S_MAX)):
-            await _dial(endpoint, loop, connection)
-    except (OSError, ValueError) as error:
-        connection.abort()
-        reason = "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-        raise HttpError(f"{endpoint.name} cannot be reached: {reason}", sent=False) from error
-    except BaseException:
-        connection.abort()
-        raise
-    return connection
-
-
-async def _dial(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, connection: AsyncConnection) -> None:
-    if endpoint.unix_path is not None:
-        name = endpoint.host if endpoint.tls is not None else None
-        await loop.create_unix_connection(
-            lambda: connection, endpoint.unix_path, ssl=endpoint.tls, server_hostname=name
-        )
-        return
-    host, port = endpoint.dialled
-    tunnel = endpoint.tunnel()
-    if tunnel is None:
-        name = endpoint.host if endpoint.tls is not None else None
-        await loop.create_connection(lambda: connection, host, port, ssl=endpoint.tls, server_hostname=name)
-        return
-    assert endpoint.tls is not None, "a tunnel is for TLS"
-    transport, _ = await loop.create_connection(lambda: connection, host, port)
-    try:
-        status, _ = await connection.begin("CONNECT", tunnel, None, loop.time() + CONNECT_S_MAX)
-    except HttpError as error:
-        raise OSError(str(error)) from error
-    if not 200 <= status < 300:
-        raise OSError(f"the proxy answered with status {status}")
-    connection.start_over()
-    secured = await loop.start_tls(transport, connection, endpoint.tls, server_hostname=endpoint.host)
-    assert secured is not None, "TLS gives a transport"
-    connection.connection_made(secured)

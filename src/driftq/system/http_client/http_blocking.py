@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 from weakref import WeakSet
 
-from driftq.system.http_client.dialing import connected, reason_of
+from driftq.system.http_client.dialing import ClientSocket, reason_of
 from driftq.system.http_client.http1 import Endpoint, HttpError, ResponseReader
 from driftq.system.http_client.request_body import Body
 
@@ -47,19 +47,21 @@ Reply = tuple[int, dict[str, str], bytes | memoryview]
 
 
 class BlockingConnection:
-    """One connection, used by one thread at a time."""
+    """One connection, used by one thread at a time. Its first exchange makes it."""
 
-    def __init__(self, endpoint: Endpoint, deadline: float) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._own = ClientSocket()
+        self._is_made = False
+        self._socket: socket.socket  # once it is made
         self._reader = ResponseReader()
         self._timeout = -1.0
         self._read_bytes = _READ_BYTES
         self._is_cut = False
         """Whether the last request was not sent completely."""
         self.idle_since = 0.0
-        self._socket = connected(endpoint, deadline)
-        self._tls = cast("ssl.SSLSocket", self._socket) if endpoint.tls is not None else None
+        self._tls: ssl.SSLSocket | None = None
         self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
 
     def is_alive(self, moment: float) -> bool:
         """Whether another request may be sent. If something arrives on an idle connection, the connection is ending."""
@@ -70,6 +72,10 @@ class BlockingConnection:
     def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
         """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
         status, headers = self.begin(method, head, body, deadline)
+        return status, headers, self.remainder(deadline)
+
+    def remainder(self, deadline: float) -> bytes | memoryview:
+        """Return the rest of the body. Raises HttpError."""
         reader = self._reader
         while not reader.complete:
             room = reader.room()
@@ -77,10 +83,12 @@ class BlockingConnection:
                 self._receive(deadline)
             else:
                 self._receive_large(room, deadline)
-        return status, headers, reader.take()
+        return reader.take()
 
     def begin(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> tuple[int, dict[str, str]]:
         """Send a request, wait for the head of the response. Raises HttpError, and what the pieces of a body raise."""
+        if not self._is_made:
+            self._connect(deadline)
         reader = self._reader
         reader.expect(method)
         unsent: HttpError | None = None
@@ -116,19 +124,22 @@ class BlockingConnection:
         return self._reader.reusable and not self._is_cut
 
     def interrupt(self) -> None:
-        """Fail what another thread waits for on this connection."""
-        with suppress(OSError):
-            # Not the method of an SSLSocket, which changes state that the reading thread uses.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        """Fail what another thread waits for on this connection, also while it is made."""
+        self._own.end()
 
     def close(self) -> None:
         """Close the socket of the connection."""
-        self._socket.close()
+        self._own.close()
 
     def __del__(self) -> None:
         # A client that is dropped without `close` closes its connections too.
-        if "_socket" in self.__dict__:
-            self._socket.close()
+        self._own.close()
+
+    def _connect(self, deadline: float) -> None:
+        self._socket = self._own.connect(self._endpoint, deadline)
+        self._tls = cast("ssl.SSLSocket", self._socket) if self._endpoint.tls is not None else None
+        self._poll.register(self._socket, select.POLLIN)
+        self._is_made = True
 
     def _send(self, data: bytes | memoryview, deadline: float, *, sent: bool) -> None:
         """Send bytes. Raises HttpError at the deadline, and _UnsentError if the connection does not take them."""
@@ -306,39 +317,35 @@ class BlockingPool:
         """When to look for connections that were idle for too long."""
         _pools.add(self)
 
-    def take(self, deadline: float) -> BlockingConnection:
+    def take(self) -> BlockingConnection:
         """Return a connection for one exchange; it must be given back. Raises HttpError."""
-        if self.closed:
-            raise HttpError("the client is closed", sent=False)
         moment = now()
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = BlockingConnection(self._endpoint, deadline)
+                connection = BlockingConnection(self._endpoint)
                 break
             if connection.is_alive(moment):
                 break
             connection.close()
         self._busy.add(connection)
-        if self._is_closed():  # by another thread, since the first check
-            connection.interrupt()
+        if self.closed:  # checked after the connection is known to `close`
+            self.give_back(connection)
+            raise HttpError("the client is closed", sent=False)
         return connection
-
-    def _is_closed(self) -> bool:
-        return self.closed
 
     def give_back(self, connection: BlockingConnection) -> None:
         """Keep a connection for the next exchange if its response was read to the end; close it otherwise."""
         self._busy.discard(connection)
-        if self.closed or not connection.reusable:
+        if not connection.reusable:
             connection.close()
             return
         connection.idle_since = moment = now()
         self._idle.append(connection)
         if moment >= self._expiry_at:
             self._expire(moment)
-        if self._is_closed():
+        if self.closed:  # checked after the connection is known to `close`
             self._close_idle()
 
     def _expire(self, moment: float) -> None:
@@ -354,14 +361,6 @@ class BlockingPool:
                 self._expiry_at = oldest.idle_since + IDLE_S
                 return
             oldest.close()
-
-    def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
-        """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
-        connection = self.take(deadline)
-        try:
-            return connection.exchange(method, head, body, deadline)
-        finally:
-            self.give_back(connection)
 
     def close(self) -> None:
         """Close all connections. Exchanges that wait on one end with an HttpError."""

@@ -50,7 +50,7 @@ class Poster:
         """Send one request and return its answer. Raises PostError."""
         deadline = asyncio.get_running_loop().time() + _WAIT_S_MAX
         try:
-            connection = await self._pool.take(deadline)
+            connection = self._pool.take()
         except HttpError as error:
             raise PostError(str(error)) from error
         try:
@@ -58,6 +58,8 @@ class Poster:
             status, _ = await connection.begin("POST", head, body, deadline)
             return PostReply(status, await _body(connection, deadline))
         except HttpError as error:
+            if not error.sent:
+                raise PostError(str(error)) from error
             raise PostError(f"the answer of {self._name} is incomplete: {error}") from error
         finally:
             self._pool.give_back(connection)

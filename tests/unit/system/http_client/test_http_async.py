@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from driftq.system.http_client.http1 import Endpoint
 from driftq.system.http_client.http_async import AsyncConnection
 from driftq.system.http_client.request_body import Body
 
@@ -69,7 +70,7 @@ def test_an_answer_that_comes_while_the_body_is_sent_is_read_to_its_end(size: in
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        connection = AsyncConnection(loop)
+        connection = AsyncConnection(loop, Endpoint("127.0.0.1", 1))
         transport = PlayedTransport(connection)
         body = Body(pieces_around(lambda: transport.arrive(answer(content))))
         status, _, received = await connection.exchange("POST", HEAD, body, loop.time() + WAIT_S)
@@ -83,7 +84,7 @@ def test_a_connection_reads_the_next_answer_after_a_long_one_came_early() -> Non
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        connection = AsyncConnection(loop)
+        connection = AsyncConnection(loop, Endpoint("127.0.0.1", 1))
         transport = PlayedTransport(connection)
 
         async def pieces() -> AsyncIterator[bytes]:
