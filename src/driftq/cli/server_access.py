@@ -77,7 +77,7 @@ def connected(url: str | None, key_file: Path | None) -> "Iterator[Client]":
 
 
 def client_of(url: str | None, key_file: Path | None, **options: Any) -> "Client":
-    """Return a client that has not connected yet. Raise CommandError for an invalid URL or key."""
+    """Return a client that has not connected yet. Raise CommandError for an invalid URL, key or certificate."""
     from driftq.client import Client
 
     try:
@@ -85,6 +85,10 @@ def client_of(url: str | None, key_file: Path | None, **options: Any) -> "Client
     except ValueError as error:
         raise CommandError(
             f"{error}; check --url or DRIFTQ_URL, --api-key-file or DRIFTQ_API_KEY", ExitCode.USAGE
+        ) from None
+    except OSError as error:
+        raise CommandError(
+            f"a certificate cannot be used: {error}; check DRIFTQ_CA_FILE and DRIFTQ_CLIENT_CERT", ExitCode.USAGE
         ) from None
 
 

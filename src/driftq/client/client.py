@@ -20,7 +20,6 @@ from driftq.client.transport.drivers import AsyncDriver, Driver
 from driftq.client.transport.operations import Async, Blocking, Operations, flow, operation
 from driftq.client.transport.plan import Flow, Plan, Request, Response
 from driftq.client.transport.retry import Repeat, Retries
-from driftq.client.transport.server_address import ServerAddress, Tls
 from driftq.model.router_spec import Filter, Guarantee
 from driftq.model.v0_additions import BackupList, BackupState
 from driftq.model.v0_answers import (
@@ -36,6 +35,7 @@ from driftq.model.v0_answers import (
 )
 from driftq.system.entropy import SystemEntropy
 from driftq.system.http_client.request_body import Body
+from driftq.system.http_client.server_address import ServerAddress, Tls
 
 DEFAULT_URL = "http://127.0.0.1:4000"
 _TIMEOUT_S = 30.0
@@ -59,9 +59,12 @@ class _ClientOperations(Operations):
     - `api_key` defaults to DRIFTQ_API_KEY, if set.
     - `timeout` is the time for one call in seconds, `retries` the number of further tries after a failure.
     - `node` is the name of this client for queues and groups.
-    - `ca_file` has the certificates that an https server is checked against, instead of those of the system.
-    - `client_cert` is a PEM file with the certificate and the key of this client, or a pair of files.
-    - `proxy` is the address of an HTTP proxy; the proxy settings of the environment are ignored.
+    - `ca_file` has the certificates that an https server is checked against, instead of those of the system; it
+      defaults to DRIFTQ_CA_FILE.
+    - `client_cert` is a PEM file with the certificate and the key of this client, or a pair of files; it defaults to
+      DRIFTQ_CLIENT_CERT, one file.
+    - `proxy` is the address of an HTTP proxy; it defaults to DRIFTQ_PROXY, and "" is none. The general proxy settings
+      of the environment are ignored.
 
     Raise ValueError for an address or a key that cannot be used.
     """
@@ -83,7 +86,12 @@ class _ClientOperations(Operations):
         entropy = SystemEntropy()
         given = url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL
         key = api_key or os.environ.get("DRIFTQ_API_KEY")
-        self._address = ServerAddress(given, key, timeout, Tls(ca_file, client_cert), proxy)
+        tls = Tls(
+            ca_file or os.environ.get("DRIFTQ_CA_FILE") or None,
+            client_cert or os.environ.get("DRIFTQ_CLIENT_CERT") or None,
+        )
+        via = os.environ.get("DRIFTQ_PROXY") if proxy is None else proxy
+        self._address = ServerAddress(given, key, timeout, tls, via or None)
         self.url = self._address.url
         self.has_key = self._address.api_key is not None
         calls = Calls(

@@ -6,23 +6,26 @@ address, so it asks for the server's health first and gives up early. It also no
 
 import json
 import time
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from urllib.parse import urlsplit
+from collections.abc import Callable
 
 from driftq.pipeline.errors import PipelineError, UnreachableError
 
 PATIENCE_S = 4.0
 _PAUSE_S = 0.2
-_PATH = "/v0/health"
+HEALTH = "/v0/health"
+"""The path that the first request asks for."""
 
 
-def check_server(server: str, prefix: str = "") -> None:
-    """Raise UnreachableError if no server answers within 4 s, and PipelineError if it is not a DriftQ server."""
+def check_server(server: str, ask: Callable[[float], tuple[int, bytes]]) -> None:
+    """Raise UnreachableError if no server answers within 4 s, and PipelineError if it is not a DriftQ server.
+
+    `ask` requests `HEALTH` until a deadline, and returns status and body of the answer. It raises OSError.
+    """
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
-            status, body = _health(server, prefix, max(_PAUSE_S, end - time.monotonic()))
-        except (OSError, HTTPException) as error:
+            status, body = ask(max(end, time.monotonic() + _PAUSE_S))
+        except OSError as error:
             why = str(error) or type(error).__name__
         else:
             break
@@ -33,21 +36,9 @@ def check_server(server: str, prefix: str = "") -> None:
         time.sleep(_PAUSE_S)
     if not _is_ours(body):
         raise PipelineError(
-            f"the server at {server} is not a DriftQ server: it answered {_PATH} with status {status} and "
+            f"the server at {server} is not a DriftQ server: it answered {HEALTH} with status {status} and "
             f"{body[:60].decode('utf-8', 'replace')!r}; check the address (option server, or DRIFTQ_URL)"
         )
-
-
-def _health(server: str, prefix: str, timeout_s: float) -> tuple[int, bytes]:
-    parts = urlsplit(server)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.netloc, timeout=timeout_s)
-    try:
-        connection.request("GET", prefix + _PATH)
-        reply = connection.getresponse()
-        return reply.status, reply.read(1 << 16)
-    finally:
-        connection.close()
 
 
 def _is_ours(body: bytes) -> bool:

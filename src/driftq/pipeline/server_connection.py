@@ -1,22 +1,25 @@
 """HTTP calls from Spark's processes to the server: JSON and Arrow over one kept-alive connection.
 
-Executors may not have DriftQ installed, so this module uses only the standard library and can be pickled by value. If
-the server is down, a call retries for up to `PATIENCE_S` (60 s), so a query survives a restart of the server. The API
-key never appears in an error message.
+The connection is that of `system/http_client`. Executors may not have DriftQ installed; then this module is pickled by
+value and uses `standard_connection`, with the same settings. If the server is down, a call retries for up to
+`PATIENCE_S` (60 s), so a query survives a restart of the server. The API key never appears in an error message.
 """
 
 import json
+import os
 import time
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from driftq.pipeline.errors import DeniedError, PipelineError, UnreachableError
-from driftq.pipeline.first_contact import check_server
+from driftq.pipeline.first_contact import HEALTH, check_server
+from driftq.pipeline.standard_connection import ServerAccess, StandardConnection
 
 ARROW = "application/vnd.apache.arrow.stream"
 PATIENCE_S = 60.0
 _TIMEOUT_S = 60.0
+"""Seconds for one try of a call, from connecting to the last byte of the answer."""
+_SCHEMES = ("http", "https", "http+unix")
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _UNAVAILABLE = frozenset(("cold_unavailable", "segment_unavailable"))
@@ -40,18 +43,51 @@ class AnswerError(PipelineError):
         self.said = code
 
 
-class Wire:
-    """A connection to one server. Can be pickled; the open socket is not pickled with it."""
+class HttpConnection(Protocol):
+    """A connection to one server, kept open between exchanges."""
 
-    def __init__(self, server: str, api_key: str | None, *, patience_s: float = PATIENCE_S) -> None:
+    def exchange(
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None, deadline: float
+    ) -> tuple[int, bytes]:
+        """Send a request and return status and body of the answer. Raise OSError."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection. The next exchange opens a new one."""
+        ...
+
+
+def access_of_environment() -> ServerAccess:
+    """Return how to reach the server, as a client reads it from the environment."""
+    found = (os.environ.get(name) or None for name in ("DRIFTQ_CA_FILE", "DRIFTQ_CLIENT_CERT", "DRIFTQ_PROXY"))
+    return ServerAccess(*found)
+
+
+class Wire:
+    """A connection to one server. Can be pickled; the open socket is not pickled with it.
+
+    Without `access`, the environment of the process that makes it decides how to reach the server.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        api_key: str | None,
+        *,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = _TIMEOUT_S,
+        access: ServerAccess | None = None,
+    ) -> None:
         parts = urlsplit(server if "://" in server else f"http://{server}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in _SCHEMES or not parts.hostname:
             raise PipelineError(f"{server!r} is not a server URL (expected http://host:port)")
         self.server = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/")
         self._api_key = api_key
         self._patience_s = patience_s
-        self._open: HTTPConnection | None = None
+        self._timeout_s = timeout_s
+        self._access = access_of_environment() if access is None else access
+        self._open: HttpConnection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None}
@@ -67,11 +103,18 @@ class Wire:
 
     def elsewhere(self, server: str) -> "Wire":
         """Return a connection to another server, with the same API key and patience."""
-        return Wire(server, self._api_key, patience_s=self._patience_s)
+        return Wire(server, self._api_key, patience_s=self._patience_s, timeout_s=self._timeout_s, access=self._access)
 
     def check(self) -> None:
         """Raise an error within 5 s if no server answers, or if the one that answers is not a DriftQ server."""
-        check_server(self.server, self._prefix)
+        check_server(self.server, self._ask_health)
+
+    def _ask_health(self, deadline: float) -> tuple[int, bytes]:
+        connection = _opened(self.server, self._access)
+        try:
+            return connection.exchange("GET", self._prefix + HEALTH, {}, None, deadline)
+        finally:
+            connection.close()
 
     def topic_path(self, topic: str, *more: str) -> str:
         """Return the URL path of a topic, or of something below it, with every part percent-encoded."""
@@ -119,7 +162,7 @@ class Wire:
             kept = self._open is not None
             try:
                 status, said = self._once(method, self._prefix + path, body, headers)
-            except (OSError, HTTPException) as error:
+            except OSError as error:
                 self.close()
                 if kept:
                     continue  # a server may close an idle connection; this is not a sign that the server is down
@@ -154,18 +197,61 @@ class Wire:
 
     def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         if self._open is None:
-            parts = urlsplit(self.server)
-            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-            self._open = kind(parts.netloc, timeout=_TIMEOUT_S)
-        self._open.request(method, path, body, headers)
-        reply = self._open.getresponse()
-        return reply.status, reply.read()
+            self._open = _opened(self.server, self._access)
+        return self._open.exchange(method, path, headers, body, time.monotonic() + self._timeout_s)
 
     def close(self) -> None:
         """Close the connection. The next request opens a new one."""
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+class _InstalledConnection:
+    """A connection with the HTTP client of the installed package. Raise ImportError if that is not installed."""
+
+    def __init__(self, server: str, access: ServerAccess) -> None:
+        from driftq.system.http_client.http_blocking import BlockingPool
+        from driftq.system.http_client.server_address import ServerAddress, Tls
+
+        address = ServerAddress(server, None, 0.0, Tls(access.ca_file, access.client_cert), access.proxy)
+        self._head = address.head
+        self._pool = BlockingPool(address.endpoint)
+
+    def exchange(
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None, deadline: float
+    ) -> tuple[int, bytes]:
+        """Send a request and return status and body of the answer. Raise OSError."""
+        from driftq.system.http_client.http1 import HttpError
+
+        head = self._head.request(method, path, {}, headers, body)
+        try:
+            connection = self._pool.take()
+            try:
+                status, _, content = connection.exchange(method, head, body, deadline)
+            finally:
+                self._pool.give_back(connection)
+        except HttpError as error:
+            raise OSError(str(error)) from error
+        return status, bytes(content)
+
+    def close(self) -> None:
+        """Close the connection; it cannot be used afterwards."""
+        self._pool.close()
+
+
+def _opened(server: str, access: ServerAccess) -> HttpConnection:
+    try:
+        try:
+            return _InstalledConnection(server, access)
+        except ImportError:  # an executor without DriftQ, or without httptools
+            return StandardConnection(server, access)
+    except (OSError, ValueError) as error:  # nothing is connected yet
+        named = " and ".join(filter(None, (access.ca_file, access.client_cert))) or "the proxy"
+        raise PipelineError(
+            f"{named} cannot be used to reach {server}: {error}; the files of DRIFTQ_CA_FILE and DRIFTQ_CLIENT_CERT"
+            " must exist at the same path on every executor"
+        ) from error
 
 
 def _refusal(status: int, said: bytes) -> AnswerError:

@@ -92,3 +92,10 @@ def test_what_is_no_address_and_no_key_is_wrong_usage(name: str, value: str, mon
     assert name in refused.value.message
     assert "same" not in refused.value.message
     assert complete_topic("a") == []
+
+
+def test_a_certificate_file_that_is_absent_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIFTQ_CA_FILE", "/absent.pem")
+    with pytest.raises(CommandError, match="DRIFTQ_CA_FILE") as refused, connected("https://127.0.0.1:1", None):
+        pass
+    assert refused.value.code is ExitCode.USAGE

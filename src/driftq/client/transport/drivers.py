@@ -12,9 +12,9 @@ from typing import Any, Generic, Self, TypeVar, cast
 from driftq.client.errors import ClientError, ClosedError, TransportError
 from driftq.client.transport.closing import AsyncClosing, Closing
 from driftq.client.transport.plan import Action, Emit, EmitAll, Flow, Open, Pause, Plan, Pull, Request, Response
-from driftq.client.transport.server_address import ServerAddress
 from driftq.system.http_client import http_async, http_blocking
 from driftq.system.http_client.http1 import HttpError
+from driftq.system.http_client.server_address import ServerAddress
 
 T = TypeVar("T")
 

@@ -3,7 +3,8 @@
 import pytest
 
 from driftq.client import AsyncClient, Client
-from driftq.client.transport.server_address import ServerAddress
+from driftq.system.http_client.server_address import ServerAddress, Tls
+from tests.acceptance.hostile_server import CERTIFICATE
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -26,3 +27,19 @@ def test_blanks_around_a_key_are_none_of_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert ServerAddress("http://here", "\n", 1.0).api_key is None
     monkeypatch.setenv("DRIFTQ_API_KEY", "sesame\n")
     Client("http://127.0.0.1:1").close()
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_the_environment_says_how_to_reach_the_server(
+    kind: type[Client] | type[AsyncClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIFTQ_PROXY", "http://proxy.test:3128")
+    monkeypatch.setenv("DRIFTQ_CLIENT_CERT", CERTIFICATE)
+    monkeypatch.setenv("DRIFTQ_CA_FILE", CERTIFICATE)
+    assert kind("https://server.test")._address.tls == Tls(CERTIFICATE, CERTIFICATE)
+    assert kind("https://server.test")._address.endpoint.dialled == ("proxy.test", 3128)
+    assert kind("https://server.test", proxy="")._address.endpoint.dialled == ("server.test", 443)
+    monkeypatch.setenv("DRIFTQ_CA_FILE", "/absent.pem")
+    with pytest.raises(OSError, match="No such file"):
+        kind("https://server.test")
+    kind("https://server.test", ca_file=CERTIFICATE)
