@@ -13,7 +13,7 @@ from msgspec.json import Decoder, decode
 
 from driftq.client.topics.pages import read_pages
 from driftq.client.transport.calls import Calls, Query, path_of, query_of
-from driftq.client.transport.event_stream import Rejoining
+from driftq.client.transport.event_stream import FrameSplitter, Rejoining
 from driftq.client.transport.plan import Flow, Open, Plan, Request
 from driftq.model.message import Envelope, Message, Routing
 from driftq.model.names import broker_topic
@@ -55,7 +55,7 @@ class MessageStream(Rejoining):
         query: Query = {"topic": topic, "group": group, "owner": owner, **asked}
         headers = {"accept": "application/x-ndjson"}
         super().__init__(Open(Request("GET", "/v1/consume", query_of(query), headers), _SILENCE_S))
-        self._rest = b""
+        self._splitter = FrameSplitter(b"\n")
         self._leaving = False
 
     def leave(self) -> None:
@@ -68,13 +68,12 @@ class MessageStream(Rejoining):
 
     def opening(self) -> Plan[Open]:
         """Return the same request each time; drop the incomplete line of the last stream."""
-        self._rest = b""
+        self._splitter = FrameSplitter(b"\n")
         return super().opening()
 
     def heard(self, chunk: bytes) -> Iterator[Delivery]:
         """Yield the messages of the complete lines; an empty line is a heartbeat."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
+        for line in self._splitter.feed(chunk):
             if line:
                 delivery = _delivery(line)
                 delivery.topic, delivery.group, delivery.owner = self._place

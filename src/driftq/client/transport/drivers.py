@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Generic, Self, TypeVar, cast
 
-from driftq.client.errors import ClientError, ClosedError, TransportError
+from driftq.client.errors import ClientError, ClosedError, ProtocolError, TransportError
 from driftq.client.transport.closing import AsyncClosing, Closing
 from driftq.client.transport.plan import Action, Emit, EmitAll, Flow, Open, Pause, Plan, Pull, Request, Response
 from driftq.system.http_client import http_async, http_blocking
-from driftq.system.http_client.http1 import HttpError
+from driftq.system.http_client.http1 import BodyTooLongError, HttpError
 from driftq.system.http_client.server_address import ServerAddress
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ def _failed(address: ServerAddress, error: HttpError, *, closed: bool) -> Client
     failure: ClientError
     if closed:
         failure = ClosedError("the client is closed")
+    elif isinstance(error, BodyTooLongError):
+        failure = ProtocolError(f"the answer of {address.url} cannot be used: {error}")
     else:
         failure = TransportError(f"no answer from {address.url}: {error}", sent=error.sent)
     failure.__cause__ = error.__cause__ or error

@@ -7,13 +7,18 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
-from driftq.client.errors import ClientError, api_error
+from msgspec import MsgspecError
+
+from driftq.client.errors import ClientError, ProtocolError, api_error
 from driftq.client.transport.calls import Calls
 from driftq.client.transport.plan import Emit, Flow, Open, Plan, Response, Shut, pulled
 from driftq.client.transport.retry import Repeat, may_retry
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+FRAME_BYTES_MAX = 64 << 20
+"""Limit of one event or line of a stream. The server sends frames of about 1 MiB, or of one record."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +99,11 @@ def _items_of(line: StreamLine[T]) -> Flow[T]:
     """Yield the items that arrive before the open stream ends."""
     chunk = b""
     while True:
-        for item in line.heard(chunk):
-            yield Emit(item)
+        try:
+            for item in line.heard(chunk):
+                yield Emit(item)
+        except (MsgspecError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"the stream is not from a DriftQ server: {error}; is the address right?") from error
         if line.is_over():
             return
         chunk = yield from pulled()
@@ -111,16 +119,43 @@ class ServerSentEvent(NamedTuple):
     data: bytes
 
 
+class FrameSplitter:
+    """Splits incoming bytes at a separator, and keeps the incomplete frame at their end."""
+
+    def __init__(self, separator: bytes) -> None:
+        self._separator = separator
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the frames that are complete now. Raise ProtocolError if the incomplete one is too long."""
+        if self._rest:
+            searched = max(0, len(self._rest) - len(self._separator) + 1)
+            self._rest += chunk
+            if self._rest.find(self._separator, searched) < 0:
+                self._check()
+                return []
+            chunk = bytes(self._rest)
+        *frames, rest = chunk.split(self._separator)
+        self._rest = bytearray(rest)
+        self._check()
+        return frames
+
+    def _check(self) -> None:
+        if len(self._rest) > FRAME_BYTES_MAX:
+            raise ProtocolError(
+                f"a frame of the stream is longer than {FRAME_BYTES_MAX} bytes; is it from a DriftQ server?"
+            )
+
+
 class EventReader:
     """Splits incoming bytes into server-sent events."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._splitter = FrameSplitter(b"\n\n")
 
     def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         """Yield the events of the complete frames; keep the rest for the next call."""
-        *frames, self._rest = (self._rest + chunk).split(b"\n\n")
-        for frame in frames:
+        for frame in self._splitter.feed(chunk):
             fields: dict[bytes, bytes] = {}
             for line in frame.split(b"\n"):
                 name, _, value = line.partition(b": ")

@@ -10,7 +10,8 @@ Invariants
 - Interim responses (1xx) are skipped; `101 Switching Protocols` is an error, because no request asks for it.
 - A connection may carry another request only if the response was complete, had a length, did not ask to close, and
   nothing came after it. Otherwise one answer could be mistaken for another.
-- A head is at most 64 KiB. A response that ends early, or breaks a rule of HTTP, is an `HttpError`, not a short answer.
+- A head is at most 64 KiB, and at most 256 MiB of a body wait to be taken. A response that ends early, or breaks a rule
+  of HTTP, is an `HttpError`, not a short answer.
 - A response that comes in one piece, with the head that a DriftQ server gives a success, is read by one regular
   expression. It matches nothing that the parser would read in another way; everything else goes to the parser.
 - A body of 4 MiB or more whose length is known is received directly into its final memory. Bytes after it are not read
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     import ssl
 
 HEAD_BYTES_MAX = 64 << 10
-LARGE_BYTES_MIN, LARGE_BYTES_MAX = 4 << 20, 256 << 20
-"""Bodies of this size are received directly into their final memory. The maximum limits what a client allocates."""
+LARGE_BYTES_MIN = 4 << 20
+"""Bodies from this size on are received directly into their final memory."""
+BODY_BYTES_MAX = 256 << 20
+"""Limit of the bytes of a body that wait to be taken. The largest page of a server has 64 MiB of records."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[!-~]+")
@@ -55,6 +58,10 @@ class HttpError(Exception):
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class BodyTooLongError(HttpError):
+    """The body of the response is longer than a client accepts."""
 
 
 class Endpoint(NamedTuple):
@@ -160,6 +167,7 @@ class ResponseReader:
         "_received",
         "_surplus",
         "_untouched",
+        "buffered",
         "complete",
         "continued",
         "head_complete",
@@ -183,6 +191,8 @@ class ResponseReader:
         self._untouched = True
         self._is_head = method in ("HEAD", "CONNECT")
         self._body: list[bytes] = []
+        self.buffered = 0
+        """Number of bytes of the body that wait to be taken."""
         self._large: memoryview | None = None
         self._received = 0
         """Number of received bytes of a large body."""
@@ -209,6 +219,8 @@ class ResponseReader:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 raise HttpError(f"the head of the response is longer than {HEAD_BYTES_MAX} bytes", sent=True)
+        if self.buffered > BODY_BYTES_MAX:
+            raise BodyTooLongError(f"the body of the response is longer than {BODY_BYTES_MAX} bytes", sent=True)
 
     def _feed_whole(self, data: bytes) -> bool:
         """Process a complete response with the usual head. Returns False, and changes nothing, for any other."""
@@ -228,6 +240,7 @@ class ResponseReader:
             "content-length": length.decode("ascii"),
         }
         self._body = [data[begin:]]
+        self.buffered = len(data) - begin
         self.head_complete = self.complete = self._length_known = self._keep_alive = True
         return True
 
@@ -247,15 +260,16 @@ class ResponseReader:
                 self._large[self._received : self._received + len(part)] = part
                 self._received += len(part)
             self._body = []
+            self.buffered = 0
         return self._large[self._received :]
 
     def _large_length(self) -> int:
         """Return the length of the body if it is large, known and incomplete, else 0."""
         length = self.headers.get("content-length", "")
-        if not length.isdecimal() or len(length) > len(str(LARGE_BYTES_MAX)):
+        if not length.isdecimal() or len(length) > len(str(BODY_BYTES_MAX)):
             return 0
         size = int(length)
-        if not LARGE_BYTES_MIN <= size <= LARGE_BYTES_MAX or "transfer-encoding" in self.headers:
+        if not LARGE_BYTES_MIN <= size <= BODY_BYTES_MAX or "transfer-encoding" in self.headers:
             return 0
         return size if self.buffered < size else 0
 
@@ -288,12 +302,8 @@ class ResponseReader:
         if not parts:
             return b""
         self._body = []
+        self.buffered = 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    @property
-    def buffered(self) -> int:
-        """Return the number of bytes of the body that wait to be taken."""
-        return sum(map(len, self._body))
 
     @property
     def reusable(self) -> bool:
@@ -346,6 +356,7 @@ class ResponseReader:
         """Store a part of the body."""
         if not self._surplus and not self._is_head:
             self._body.append(body)
+            self.buffered += len(body)
 
     def on_message_complete(self) -> None:
         """End the response, unless it was an interim one."""

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftq.system.http_client.http1 import (
+    BODY_BYTES_MAX,
     HEAD_BYTES_MAX,
-    LARGE_BYTES_MAX,
     LARGE_BYTES_MIN,
     Endpoint,
     HttpError,
@@ -242,7 +242,7 @@ def test_a_large_body_that_ends_early_is_an_error(first: bytes) -> None:
     "head",
     [
         b"content-length: %d\r\n" % (LARGE_BYTES_MIN - 1),
-        b"content-length: %d\r\n" % (LARGE_BYTES_MAX + 1),
+        b"content-length: %d\r\n" % (BODY_BYTES_MAX + 1),
         b"content-length: %d\r\n" % 10**15,
         b"transfer-encoding: chunked\r\n",
         b"",
