@@ -56,6 +56,11 @@ def test_the_lock_pins_what_the_project_asks_for(lock: str, group: str) -> None:
     assert not stale, "run `make lock`: " + ", ".join(stale)
 
 
+def test_the_base_install_has_no_other_http_client() -> None:
+    """The client has its own connection (decision 15)."""
+    assert not {"httpx", "httpcore", "anyio", "sniffio"} & _pins("requirements.lock").keys()
+
+
 @pytest.mark.parametrize("lock", LOCKS)
 def test_all_locks_agree(lock: str) -> None:
     dev = _pins("requirements-dev.lock")
