@@ -13,7 +13,7 @@ import pytest
 from driftq.client import AsyncClient, Client, TransportError
 from driftq.client.errors import ClosedError
 from driftq.client.transport.drivers import Stream
-from tests.acceptance.hostile_server import heard, hostile, reply, says
+from tests.support.hostile_server import heard, hostile, reply, says
 
 KINDS = pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
 TIMEOUT_S = 1.5

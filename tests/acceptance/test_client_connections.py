@@ -15,7 +15,7 @@ from driftq.client import AsyncClient, Client
 from driftq.system.http_client.http1 import Endpoint
 from driftq.system.http_client.http_async import AsyncPool
 from driftq.system.http_client.http_blocking import BlockingPool, now
-from tests.acceptance.hostile_server import CERTIFICATE, heard, hostile, reply
+from tests.support.hostile_server import CERTIFICATE, heard, hostile, reply
 
 KINDS = pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
 TLS = pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])

@@ -19,7 +19,7 @@ from driftq.client import AsyncClient, Client, ClientError, ProtocolError, Trans
 from driftq.client.errors import ClosedError
 from driftq.client.transport.drivers import Stream
 from driftq.system.http_client import http_async, http_blocking
-from tests.acceptance.hostile_server import CERTIFICATE, Play, heard, hostile, reply, says
+from tests.support.hostile_server import CERTIFICATE, Play, heard, hostile, reply, says
 
 TIMEOUT_S = 1.5
 

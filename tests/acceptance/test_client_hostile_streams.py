@@ -13,8 +13,8 @@ from driftq.client.topics import watch
 from driftq.client.transport import event_stream
 from driftq.model.v0_answers import Record
 from driftq.system.http_client import http1
-from tests.acceptance.hostile_server import CERTIFICATE, Play, heard, hostile, reply, says
 from tests.acceptance.test_client_hostile import BROKEN, TIMEOUT_S, call
+from tests.support.hostile_server import CERTIFICATE, Play, heard, hostile, reply, says
 
 KINDS = pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
 STREAMS = pytest.mark.parametrize("stream", ["consume", "watch"])

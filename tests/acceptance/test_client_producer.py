@@ -23,9 +23,9 @@ from driftq.client import (
 )
 from driftq.client.transport.new_records import JsonLinesReader
 from driftq.client.transport.retry import Retries
-from tests.acceptance.hostile_server import heard, hostile, reply
 from tests.acceptance.restarting import PATIENT, Restarting, restarting
 from tests.acceptance.tap import tapped
+from tests.support.hostile_server import heard, hostile, reply
 from tests.support.process import PATIENCE_S, ServerProcess, environment
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from driftq.client import AsyncClient, Client, ClientError, Retries, TransportError
-from tests.acceptance.hostile_server import CERTIFICATE, heard, hostile, reply
+from tests.support.hostile_server import CERTIFICATE, heard, hostile, reply
 from tests.support.process import ServerProcess
 
 TIMEOUT_S = 3.0

@@ -18,7 +18,7 @@ import driftq
 from driftq.pipeline.errors import PipelineError, UnreachableError
 from driftq.pipeline.server_connection import Wire
 from driftq.pipeline.standard_connection import ServerAccess
-from tests.acceptance.hostile_server import CERTIFICATE, heard, hostile, reply
+from tests.support.hostile_server import CERTIFICATE, heard, hostile, reply
 
 TIMEOUT_S = 1.0
 

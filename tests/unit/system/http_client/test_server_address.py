@@ -4,7 +4,7 @@ import pytest
 
 from driftq.client import AsyncClient, Client
 from driftq.system.http_client.server_address import ServerAddress, Tls
-from tests.acceptance.hostile_server import CERTIFICATE
+from tests.support.hostile_server import CERTIFICATE
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-CERTIFICATE = str(Path(__file__).parent / "tls" / "loopback.pem")
+CERTIFICATE = str(Path(__file__).parents[1] / "acceptance" / "tls" / "loopback.pem")
 """For 127.0.0.1, signed by itself, with its key."""
 
 Play = Callable[[socket.socket, int], None]
