@@ -9,7 +9,7 @@ claim ends once: with jobs, with an error, or with neither when its time is over
 disconnects.
 
 Invariants: a waiting claim holds no job. Jobs granted to a caller that has disconnected are given back at once. Claims
-ask in the order in which they began to wait.
+ask in the order in which they began to wait, because `Wakeups` calls waiters in the order in which they were added.
 """
 
 from driftq.engine.engine import Engine
