@@ -1,9 +1,10 @@
 """Callbacks of readers that wait for changes of a topic.
 
 A waiter is called in a loop turn of its own after the topic of its name got records, lost some, was deleted or was
-created: once, however much happened in the turn before. Waiters of a topic are called in the order in which they were
-added; claims that wait rely on it (http-v0 §22.7). A waiter stays registered until it is removed. It must check what has
-happened, and a call without a change must do no harm. `engine/write/sync_waiters` has the callers that wait for a sync.
+created: once, however much happened in the turn before. Waiters of a topic are called in the order in which they
+were added; claims that wait rely on it (http-v0 §22.7). A waiter stays registered until it is removed. It must check
+what has happened, and a call without a change must do no harm. `engine/write/sync_waiters` has the callers that wait
+for a sync.
 """
 
 from collections.abc import Callable
