@@ -92,7 +92,7 @@ class StoredMessage(Struct, frozen=True):
 def stored_messages(
     calls: Calls, topic: str, from_offset: int, *, may_be_absent: bool = False
 ) -> Flow[StoredMessage | Tombstone]:
-    """Yield every message from an offset on, up to the newest at the first page."""
+    """Yield the stored messages from `from_offset` up to the newest at the first page, and a Tombstone for each gap."""
     path = path_of("v0", "topics", broker_topic(topic))
     return read_pages(calls, path, _stored, from_seq=from_offset, may_be_absent=may_be_absent)
 

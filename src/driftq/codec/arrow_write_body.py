@@ -51,7 +51,10 @@ def _limited(column: Texts | None, what: str, most: int) -> Texts | None:
 
 
 def _nodes(own: Texts | None, batch: str | None, most: int) -> tuple[Texts | None, bytes | None]:
-    """Return the column of nodes and the node of the batch, at most one of them."""
+    """Return the column of nodes, with `batch` in rows without a node, and None.
+
+    Without a column, return None and `batch`.
+    """
     common = None if not batch else batch.encode("utf-8", "replace")
     if common is not None and len(common) > most:
         raise InvalidRequestError(f"node is {len(common)} bytes; the limit is {most}")

@@ -148,7 +148,7 @@ class Engine:
             return disk.lock(self._layout.lock_path, b"pid=%d\n" % pid)
         except LockHeldError:
             raise DataDirLockedError(
-                f"{self.settings.data_dir} is in use by another server; stop it or choose another data directory"
+                f"{self.settings.data_dir} is in use by a server or a repair; stop it or choose another data directory"
             ) from None
         except OSError as error:
             raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error

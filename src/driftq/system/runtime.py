@@ -67,7 +67,10 @@ class Runtime(Protocol):
         ...
 
     def worker(self, name: str, handle: Handle[Job]) -> SerialWorker[Job]:
-        """Start a worker whose thread calls `handle`."""
+        """Start a thread that calls `handle` with the list of all waiting jobs.
+
+        It also calls it without a job, after the seconds that `handle` returned.
+        """
         ...
 
     def writer_process(self) -> WriterProcess | None:

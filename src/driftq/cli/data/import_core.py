@@ -29,7 +29,10 @@ def import_core(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Import topics, messages, progress, failures and idempotency outcomes of the Go broker."""
+    """Import a log file of driftq-core (the Go broker) into a data directory.
+
+    It contains topics, messages, progress, failures and idempotency outcomes.
+    """
     raise typer.Exit(run_import(file, data_dir, as_json=as_json))
 
 

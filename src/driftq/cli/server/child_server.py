@@ -58,7 +58,9 @@ class ChildServer:
         try:
             code = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise ChildError(f"the server did not stop within {PATIENCE_S:.0f} s") from None
+            raise ChildError(
+                f"the server did not stop within {PATIENCE_S:.0f} s after SIGTERM; it is killed now"
+            ) from None
         if code != 0:
             raise ChildError(f"the server exited with code {code} after SIGTERM")
 

@@ -212,7 +212,7 @@ def redrive(
         body = {"topic": source, "filter": wanted, "limit": limit, "rate_per_s": rate, "group": of_group}
         done = _redriven(client, {name: value for name, value in body.items() if value}, dry_run=dry_run)
     elif wanted or of_group or rate:
-        raise CommandError(f"{source} is a queue; for queues, --limit is the only filter", ExitCode.USAGE)
+        raise CommandError(f"{source} is a queue; of the filters and rates, a queue takes only --limit", ExitCode.USAGE)
     else:
         done = _requeued(client, source, target, limit, dry_run=dry_run)
     show({"source": source, **done}, as_json=as_json)

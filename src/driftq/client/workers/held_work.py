@@ -56,7 +56,7 @@ class HeldItem(Protocol[Item_co]):
 
     @property
     def work(self) -> EffectKey:
-        """Return the key of the effect of this item."""
+        """Return the key under which the effect of this item is counted once."""
         ...
 
     @property

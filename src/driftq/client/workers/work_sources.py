@@ -137,7 +137,10 @@ class GroupSource:
         self.effects = Effects(keys, topic, group, owner) if effects else None
 
     async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[HeldItem[Delivery]]:
-        """Yield messages as they arrive."""
+        """Yield the messages that the server pushes, at most as many in flight as `room()` returns at the start.
+
+        Ends if that is 0, or when the stream ends.
+        """
         credit = await room()
         if not credit:
             return

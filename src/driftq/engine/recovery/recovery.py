@@ -130,7 +130,7 @@ class Recovery:
         if not complete or (not numbers and (refused or self._has_segments())):
             named = f"checkpoint {refused[0]} cannot be read" if refused else "there is no checkpoint"
             raise UnrecoverableError(
-                f"{named}, and the WAL below {self._layout.wal_dir('')} does not begin at its first file;"
+                f"{named}, and files of the WAL below {self._layout.wal_dir('')} are missing;"
                 " restore the checkpoint or the WAL from a backup"
             )
 

@@ -104,7 +104,10 @@ class _Named(Struct, array_like=True):
 
 
 class _Numbered(Struct, array_like=True):
-    """The first fields of a topic in a checkpoint."""
+    """Id, name and config of a topic in a checkpoint.
+
+    They are decoded only to refuse config fields that this version does not know.
+    """
 
     topic_id: int
     name: str

@@ -60,8 +60,9 @@ class Deleter:
         seqs: Sequence[int] | None = None,
         sync: bool | None = None,
     ) -> Pending[Deleted]:
-        """Delete the selected records up to the present head. With `sync=None` the durability class decides about a
-        sync.
+        """Delete the selected records up to and including the head at the time of the call.
+
+        With `sync=None`, only the classes `disk` and `fsync` wait for a sync.
 
         Raises SegmentUnavailableError, before anything is logged, when a block it needs cannot be read.
         """

@@ -55,7 +55,11 @@ class DeliveryKey(NamedTuple):
 
 
 class BrokerCounters:
-    """Counts of events since the start of the server."""
+    """Counts since the server started.
+
+    They are refused produces, dead letters, redeliveries, and messages that were skipped because their idempotency key
+    was committed.
+    """
 
     def __init__(self) -> None:
         self.rejected: dict[str, int] = {}

@@ -252,7 +252,9 @@ class Staging:
         found = self._writers.get(self._engine.topic(name).id, {}).get(writer)
         if found is None:
             writer = writer[:WRITER_BYTES_MAX]
-            raise NotFoundError(f"topic {name!r} has no batch of writer {writer!r}; commit its first batch")
+            raise NotFoundError(
+                f"writer {writer!r} has committed no batch in topic {name!r}; a staged batch counts after its commit"
+            )
         return found
 
     async def _commit(

@@ -44,7 +44,7 @@ class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyBatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """One key of a batch, with its result or error."""
+    """One key in the request body of a batch call. A commit uses `result`, a fail uses `error`."""
 
     tenant_id: str | None = None
     idempotency_key: str | None = None

@@ -109,7 +109,7 @@ class Rebuild:
         return found
 
     def _not_dead(self, segment: SegmentState, gone: list[Range]) -> list[Range]:
-        """Remove from `gone` the blocks without any live record."""
+        """Return the ranges of `gone` without the blocks whose records are all deleted."""
         for first, rows, dead, _ in segment.dead:
             if dead == rows:
                 gone = without(gone, first, first + rows - 1)

@@ -10,7 +10,7 @@ _NS = 1e9
 
 
 class Pace:
-    """Measures one run, from its first step on."""
+    """Measures the rows per second of a run, and returns how many seconds to wait to stay within `rate`."""
 
     def __init__(self, rate: float | None, clock: Clock | None = None) -> None:
         self._rate = rate

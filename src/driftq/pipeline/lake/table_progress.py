@@ -48,7 +48,7 @@ class Move(NamedTuple):
 
 
 def mark_of(table: DeltaTable, topic: str, epoch: int) -> int:
-    """Return the last seq that is complete in the table, or 0."""
+    """Return the seq up to which the table has all records of `topic` in `epoch`; 0 without a mark for that epoch."""
     return table.transaction_version(_seq_name(topic, epoch)) or 0
 
 

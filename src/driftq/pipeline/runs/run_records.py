@@ -77,7 +77,7 @@ class RunRecords:
         return self.write(record)
 
     def write(self, record: RunRecord, **changes: Any) -> RunRecord:
-        """Replace the record of a run and return the new one."""
+        """Write `record` with `changes` and a new `updated_ms` to the file of the run here, and return it."""
         changed = structs.replace(record, updated_ms=self._clock.wall_ms(), **changes)
         path = self._path(record.id, "json")
         fresh = path.with_suffix(f".{self._entropy.token(4).hex()}")

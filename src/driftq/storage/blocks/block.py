@@ -61,15 +61,15 @@ class RowSource(Protocol):
         ...
 
     def tags(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the tags, or None if no row has one."""
+        """Return the tags of rows [first, last), or None if no row of the source has one."""
         ...
 
     def nodes(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the nodes of single rows, or None if no row has one."""
+        """Return the nodes of rows [first, last), or None if no row of the source has one."""
         ...
 
     def metas(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the metas, or None if no row has one."""
+        """Return the metas of rows [first, last), or None if no row of the source has one."""
         ...
 
     def times(self, first: int, last: int) -> int | list[int]:
@@ -260,15 +260,15 @@ class Block:
         return slices(self.frame, self._text_base(DATA), self._offsets(DATA, first, last))
 
     def tags(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the tags, or None if no row has one."""
+        """Return the tags of rows [first, last), or None if no row of the source has one."""
         return self._texts(TAG, first, last)
 
     def nodes(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the nodes of single rows, or None if no row has one."""
+        """Return the nodes of rows [first, last), or None if no row of the source has one."""
         return self._texts(NODE, first, last)
 
     def metas(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the metas, or None if no row has one."""
+        """Return the metas of rows [first, last), or None if no row of the source has one."""
         return self._texts(META, first, last)
 
     def times(self, first: int, last: int) -> int | list[int]:

@@ -176,15 +176,15 @@ class OpenBlock:
         return self._data.values(first, last)
 
     def tags(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the tags, or None if no row has one."""
+        """Return the tags of rows [first, last), or None if no row of the source has one."""
         return None if self._tag is None else self._tag.optional(first, last)
 
     def nodes(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the nodes, or None if no row has one."""
+        """Return the nodes of rows [first, last), or None if no row of the source has one."""
         return None if self._node is None else self._node.optional(first, last)
 
     def metas(self, first: int, last: int) -> list[bytes | None] | None:
-        """Return the metas, or None if no row has one."""
+        """Return the metas of rows [first, last), or None if no row of the source has one."""
         return None if self._meta is None else self._meta.optional(first, last)
 
     def times(self, first: int, last: int) -> int | list[int]:

@@ -81,7 +81,10 @@ class SpanNotes:
                 self.other()
 
     def other(self) -> None:
-        """Note a frame of another kind: it ends the open span."""
+        """Close the open span, because it is full or the next frame cannot be part of it.
+
+        A span shorter than 4 KiB is dropped.
+        """
         span, self._open = self._open, None
         if span is not None and span.end - span.start >= SPAN_BYTES_MIN:
             self._closed.append(span)

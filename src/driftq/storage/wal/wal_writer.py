@@ -112,7 +112,10 @@ class WalWriter:
         self._preparer.put(self._number)
 
     def handle(self, jobs: Sequence[Sequence[Parcel]]) -> float | None:
-        """Write a batch and sync it if required. Returns the seconds until the next timer, or None."""
+        """Write the parcels to the WAL, sync if that is due, and report the result or the error to the loop.
+
+        Return the seconds until the next sync or the next try on a full disk, or None.
+        """
         # The loop has already failed what was queued before it received a failure.
         batch = [parcel for job in jobs for parcel in job if parcel.generation > self._failed_generation]
         before = (self._written, self._synced)

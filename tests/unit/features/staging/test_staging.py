@@ -89,7 +89,7 @@ def test_a_commit_without_its_parts_names_them_and_changes_nothing(rig: StagingR
     missing = [{"part": 0, "attempt": 0, "chunk": 1}, {"part": 1, "attempt": 3, "chunk": 0}]
     assert refused.value.detail == {"missing": missing}
     assert rig.values() == []
-    with pytest.raises(NotFoundError, match="has no batch of writer 'w'; commit its first batch"):
+    with pytest.raises(NotFoundError, match="writer 'w' has committed no batch in topic"):
         rig.staging.writer("a", "w")
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct, msgpack
 
 
 class GroupKind(IntEnum):
-    """Numbers of frame kinds; a number is never reused."""
+    """Kinds of the broker's frames, of topics and of groups. A number is never reused."""
 
     TOPIC = 64
     OFFSET = 65

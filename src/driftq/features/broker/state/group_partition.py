@@ -92,7 +92,10 @@ class OpenDelivery:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the message becomes a dead letter instead of another attempt."""
+        """Whether the message becomes a dead letter instead of being delivered again.
+
+        Its worker asked for that, or `attempts` has reached `limit` (0: no limit).
+        """
         return self.doomed or 0 < self.limit <= self.attempts
 
     def free_credit(self) -> None:

@@ -116,7 +116,10 @@ class Index:
             part.size = max(0, part.size - gone.size)
 
     def cut(self, start: int) -> None:
-        """Set the lowest offset. The totals stay the same."""
+        """Raise the lowest offset to `start`, never lower it, and forget the retired messages below it.
+
+        Counts and sizes stay the same.
+        """
         self.start = max(self.start, start)
         self._first = self.start
         self.head = max(self.head, self.start)

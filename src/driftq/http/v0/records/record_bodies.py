@@ -19,7 +19,7 @@ from driftq.system.clock import Clock
 
 
 class DiffBody(Struct, gc=False):
-    """The body of a diff (§8)."""
+    """The request body of `POST /v0/topics/:topic/diff`, which reads records after a seq or a time (http-v0 §8)."""
 
     from_seq: U64 | UnsetType = UNSET
     from_ts: U64 | UnsetType = UNSET

@@ -99,7 +99,7 @@ class Socket:
     # Called by the connection
 
     def opened(self, sink: SocketSink) -> None:
-        """Start the session: store the sink."""
+        """Store the sink that answers and feed messages are written to. Sends nothing."""
         self._sink = sink
 
     def received(self, message: str | bytes) -> None:

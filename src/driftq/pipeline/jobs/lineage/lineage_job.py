@@ -66,7 +66,7 @@ class LineageOptions(StreamOptions, frozen=True, kw_only=True):
 
 
 class KeptState(Protocol):
-    """The state that Spark keeps for one run."""
+    """The entry of one agent run (`run_id`) in Spark's state store: the interface of the object that Spark passes."""
 
     @property
     def exists(self) -> bool:

@@ -49,7 +49,7 @@ class Mover(Protocol):
         ...
 
     def finish(self) -> int:
-        """Finish what an earlier redrive has begun. Returns the number of letters."""
+        """Finish the moves that an earlier redrive noted and did not complete. Return how many letters were moved."""
         ...
 
     def move(self, letters: Sequence[DeadLetterRow]) -> Iterator[tuple[int, int]]:

@@ -158,7 +158,7 @@ class _QueueMover:
         return rows.join(f.broadcast(known), "seq", "left_anti").select(*LETTERS)
 
     def waiting(self, letters: Sequence[DeadLetterRow]) -> Sequence[DeadLetterRow]:
-        """Return all letters: the notes list every move."""
+        """Return `letters` unchanged: the method `letters` has already left out those that an earlier redrive moved."""
         return letters
 
     def _moved(self) -> list[int]:
