@@ -29,8 +29,8 @@ from driftq.model.topic_config import Durability
 from driftq.system.clock import SystemClock
 from driftq.system.disk import OsDisk, OsFile, Site
 from driftq.system.runtime import AsyncioRuntime
-from tests.acceptance.worker import batch, settings, topic_of
 from tests.support import process
+from tests.support.worker import batch, settings, topic_of
 
 LIVES = [(1, 40), (40, 400), (400, 2000)]
 """How many acks a worker gives before it is killed: barely begun, in the middle of it, long enough for checkpoints."""
