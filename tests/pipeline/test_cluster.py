@@ -57,7 +57,7 @@ table().select("data").limit(5).write.format("driftq").mode("append").option("to
 found["batch"] = table("batch-" + topic).count()
 
 def job(name, *topics):
-    settings = Settings(server=url, state_dir=place + "/state", **how)
+    settings = RunSettings(server=url, state_dir=place + "/state", **how)
     return run_job(name, settings=settings, topics=topics, lake=place + "/lake", once=True).facts
 
 found["told"] = job("archive", topic)["rows"]

@@ -77,7 +77,7 @@ def test_a_replay_that_was_cut_off_goes_on_where_it_was(server: ServerProcess, r
     topic, to = fresh("source"), fresh("again")
     write(server, topic, list(range(40)))
     with pytest.raises(RuntimeError, match="cut off"):
-        replay(topic=topic, to=to, rate=2.0, listener=_cut_off)
+        replay(topic=topic, to=to, rate=10.0, listener=_cut_off)
     assert values(server, to) == list(range(20))
     facts = replay(topic=topic, to=to, rate=1e9)
     assert (facts["resumed"], facts["rows"]) == (True, 20)
@@ -107,7 +107,7 @@ def test_what_the_live_log_loses_on_the_way_comes_from_the_archive_or_stops_the_
     patiently(lambda: run_job("archive", settings=settings, topics=[topic], lake=lake, once=True))
     for begun in ({"to": to, "lake": lake}, {"to": bare}):
         with pytest.raises(RuntimeError, match="cut off"):
-            replay(topic=topic, rate=2.0, listener=_cut_off, **begun)
+            replay(topic=topic, rate=10.0, listener=_cut_off, **begun)
     ask(server, "DELETE", f"/v0/topics/{topic}")
     write(server, topic, [f"of another life {number}" for number in range(40)])
     assert replay(topic=topic, to=to, lake=lake, rate=1e9)["rows"] == 20
