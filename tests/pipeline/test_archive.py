@@ -155,12 +155,21 @@ def test_a_rebuilt_table_has_what_the_topic_has_and_what_only_the_lake_has(
     for file in lake.topic("rebuilt").files()[1:]:
         Path(file).write_bytes(b"PAR1 not really PAR1")
     assert verdicts(lake, client) == {"rebuilt": "differs"}
+    with pytest.raises(PipelineError, match="has a cap or a TTL"):
+        job("archive", rebuild="rebuilt", lake=str(lake.root))
+    client.topic("rebuilt").update(cap_records=0)
     facts = job("archive", rebuild="rebuilt", lake=str(lake.root)).facts
     assert facts["unreadable_files"] == 1
     assert verdicts(lake, client) == {"rebuilt": "equal"}
     fill(client, "rebuilt", 40, 45)
     job("archive", topics=["rebuilt"], lake=str(lake.root))
     assert verdicts(lake, client) == {"rebuilt": "equal"}
+    mark = lake.rebuild_mark("rebuilt")
+    assert not mark.exists()
+    mark.touch()
+    fill(client, "rebuilt", 45, 46)
+    with pytest.raises(PipelineError, match="is being rebuilt, or a rebuild was interrupted"):
+        job("archive", topics=["rebuilt"], lake=str(lake.root))
     shutil.rmtree(lake.topic("rebuilt").path)
     assert verdicts(lake, client) == {"rebuilt": "differs"}
     job("archive", rebuild="rebuilt", lake=str(lake.root))

@@ -62,9 +62,10 @@ class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
 class _Archive:
     """Writes batches, on the driver."""
 
-    def __init__(self, lake: Lake, table: str | None, checkpoint: Path) -> None:
+    def __init__(self, lake: Lake, table: str | None, checkpoint: Path, rebuilt: str | None) -> None:
         self._lake = lake
         self._table = table
+        self._rebuilt = rebuilt
         self._checkpoint = checkpoint
         self._targets: dict[str, LakeTable] = {}
         self.batches = self.rows = self.bad = self.gaps = 0
@@ -77,6 +78,7 @@ class _Archive:
         work = partial(write_parts, places=places_of(self._lake, plan))
         told = [row["told"] for row in metas.as_text(rows).mapInArrow(work, "told string").collect()]
         number = WriterBatch(query_id(self._checkpoint), batch)
+        self._lake.check_rebuild(parts.keys() - {self._rebuilt})
         self._count(commit_parts(self._lake, plan, told, number, seen_ms=SystemClock().wall_ms()))
 
     def target(self, topic: str) -> LakeTable:
@@ -125,12 +127,21 @@ def _rebuild(run: JobRun, options: ArchiveOptions, lake: Lake, live: ServerTopic
     if standing is None:
         raise AbsentError(f"there is no topic {topic!r} on the server to rebuild its table from")
     claim(lake, standing.server_id)
+    if (config := run.client.topic(topic).info(touch=False).config).cap_records or config.cap_bytes or config.ttl_ms:
+        raise PipelineError(
+            f"topic {topic!r} has a cap or a TTL, and the table would lose records that it removes during the rebuild: "
+            "set cap_records, cap_bytes and ttl_ms of the topic to null until the rebuild has ended"
+        )
     holder = next((table for table in lake.archives() if table.holds(topic)), lake.target(topic, options.table))
     shared = holder.path.name if holder.path.parent == lake.root / "tables" else None
+    mark = lake.rebuild_mark(topic)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     done = reset(holder, topic, standing.epoch, standing.earliest)
     name = f"archive-rebuild-{selection_key(topic, SystemEntropy().token(8))}"
     again = structs.replace(options, topics=[topic], table=shared, once=True)
     found = _copy(run, again, lake, live, name, None)
+    mark.unlink()
     shutil.rmtree(lake.checkpoint(name))
     return JobResult({**found.facts, "kept": done.kept, "unreadable_files": done.unreadable})
 
@@ -142,7 +153,7 @@ def _copy(
     now = chosen_now(run.client, chosen)
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
     claim(lake, live.server_id())
-    work = _Archive(lake, options.table, checkpoint)
+    work = _Archive(lake, options.table, checkpoint, options.rebuild)
     begin = starting(now, live, checkpoint, work.target)
     reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**chosen, **options.limits())
     rows = reader.options(withGaps="true", onDataLoss="rows", startingSeq=begin).load()

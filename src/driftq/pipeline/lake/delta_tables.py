@@ -93,6 +93,22 @@ class Lake:
         """Directory for files that tasks have written and no commit has added yet. It is outside all tables."""
         return self.root / "_staged"
 
+    def rebuild_mark(self, topic: str) -> Path:
+        """Return the file that exists while the table of a topic is rebuilt, also after the rebuild was killed."""
+        return self.root / "_rebuilds" / directory_name(topic)
+
+    def check_rebuild(self, topics: Iterable[str]) -> None:
+        """Raise PipelineError if a rebuild of one of these topics is running or was interrupted.
+
+        The table then lacks records below those that an archive would add, and its mark would pass over them.
+        """
+        for topic in topics:
+            if self.rebuild_mark(topic).exists():
+                raise PipelineError(
+                    f"the table of topic {topic!r} is being rebuilt, or a rebuild was interrupted: wait for it, or run "
+                    f"`driftq pipeline run archive --rebuild {topic} --lake {self.root}` to finish it"
+                )
+
     def checkpoint(self, name: str) -> Path:
         """Return the checkpoint directory where Spark stores the position of a query."""
         return self.root / "_checkpoints" / directory_name(name)
@@ -159,7 +175,10 @@ class LakeTable:
                 table.create_write_transaction(
                     list(files), "append", table.schema(), self._by, commit_properties=properties
                 )
-            except BaseException:
+            except Exception:
+                # A commit may fail after its entry is in the log, for instance while a checkpoint is written.
+                if _committed(DeltaTable(self.path), batch):
+                    return
                 for before, place in moved.items():  # no table has it, and a reader of Parquet must not find it
                     place.replace(before)
                 raise

@@ -118,7 +118,8 @@ class Reset(NamedTuple):
 def reset(table: LakeTable, topic: str, epoch: int, earliest: int) -> Reset:
     """Remove the rows that the live topic still has, so that an archive writes them again, and keep all others.
 
-    The live topic has `epoch` and its records from `earliest` on. Rows in files that cannot be read are lost.
+    The live topic has `epoch` and its records from `earliest` on. Rows in files that are missing or damaged are lost.
+    A file that cannot be read for another reason raises OSError, and nothing is changed.
     """
     if not table.exists():
         return Reset(0, 0)
@@ -127,7 +128,12 @@ def reset(table: LakeTable, topic: str, epoch: int, earliest: int) -> Reset:
     for path in table.files():
         try:
             rows = table.dataset([path]).to_table()
-        except (OSError, pa.ArrowException):
+        except (FileNotFoundError, pa.ArrowInvalid):
+            unreadable += 1
+            continue
+        except OSError as error:
+            if error.errno is not None:
+                raise  # the disk, not the content: it may be readable later
             unreadable += 1
             continue
         again = pc.and_(pc.equal(rows["epoch"], epoch), pc.greater_equal(rows["seq"], earliest))

@@ -141,8 +141,11 @@ class BatchSink(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all staged rows of the write."""
+        handles = _handles(messages)
+        # In a query Spark repeats a batch, and rows that depend on the time or on another table may be other ones.
+        same = not any(handle.address.writer != self._writer for handle in handles)
         with self._target.connected() as server:
-            commit(server, _handles(messages), self._batch, error_topic=self._target.error_topic, same_rows=True)
+            commit(server, handles, self._batch, error_topic=self._target.error_topic, same_rows=same)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the staged rows of the write."""

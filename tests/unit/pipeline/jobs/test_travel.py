@@ -118,7 +118,7 @@ from driftq.pipeline.jobs.rollup.rollup_job import add_minutes
 from driftq.pipeline.lake.delta_tables import WriterBatch, Lake
 lake = Lake({str(tmp_path / "lake")!r})
 added = partial(add_minutes, lake.table("rollup", ROLLUP), batch=WriterBatch("q", 0))
-archived = _Archive(lake, None, Path({str(tmp_path)!r})).write
+archived = _Archive(lake, None, Path({str(tmp_path)!r}), None).write
 """
     _worked(imports, "(archived, added)", _BATCHES)
     lake = Lake(tmp_path / "lake")

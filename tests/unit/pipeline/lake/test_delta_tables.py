@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.delta_tables import Lake, WriterBatch
@@ -31,6 +34,42 @@ def test_batches_are_numbered_per_writer(tmp_path: Path) -> None:
     assert table.append(rows(b=2), WriterBatch("other", 0))
     assert table.has(WriterBatch("one", 7))
     assert not table.has(WriterBatch("one", 8))
+
+
+def _staged(lake: Lake) -> AddAction:
+    """Write a file that no commit has added yet."""
+    lake.staged.mkdir()
+    path = lake.staged / "part-1.parquet"
+    pq.write_table(rows(a=1), path)
+    return AddAction(path.name, path.stat().st_size, {}, 0, True, "{}")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_that_fails_leaves_its_files_where_the_table_looks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """A commit may fail after its entry is in the log: for instance no room for the checkpoint that comes next."""
+    lake = Lake(tmp_path)
+    table, batch = lake.table("things", SCHEMA), WriterBatch("writer", 0)
+    table.append(rows(z=0), WriterBatch("other", 0))
+    action, commit = _staged(lake), DeltaTable.create_write_transaction
+
+    def failing(*arguments: object, **options: object) -> None:
+        if committed:
+            commit(*arguments, **options)  # type: ignore[arg-type]
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", failing)
+    if committed:
+        assert table.add([action], batch, staged=lake.staged)
+    else:
+        with pytest.raises(OSError, match="no space left"):
+            table.add([action], batch, staged=lake.staged)
+        assert (lake.staged / "part-1.parquet").exists()
+        monkeypatch.undo()
+        assert table.add([action], batch, staged=lake.staged)
+    assert table.has(batch)
+    assert table.read().sort_by("key").to_pydict() == {"key": ["a", "z"], "n": [1, 0]}
 
 
 def test_an_upsert_replaces_rows_with_the_same_keys_and_keeps_the_others(tmp_path: Path) -> None:
