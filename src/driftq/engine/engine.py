@@ -41,6 +41,7 @@ from driftq.engine.upkeep import Upkeep
 from driftq.engine.write.appender import Appender, AppendResult, PendingWrite, WriteCaller
 from driftq.engine.write.catalog_writer import CatalogWriter
 from driftq.engine.write.change_log import ChangeLog, forward
+from driftq.engine.write.commit_point import CommitPoint
 from driftq.engine.write.copier import Copier
 from driftq.engine.write.deleter import Deleted, Deleter
 from driftq.engine.write.floor_log import FloorLog
@@ -220,10 +221,11 @@ class Engine:
         self.listeners: list[Callable[[Topic], None]] = [self.segment_files.changed, self._wake]
         """Called when a topic has new records."""
         self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
-        self._appender = Appender(self.change_log, self.publish, self.quota)
-        self._appender.losses.on_covered = self._covered
-        self.publisher = Publisher(runtime, self.change_log, self.publish, self.synced.after)
-        self.copier = Copier(self.change_log, self._appender, self.quota, self.publish)
+        commit_point = self._commit_point = CommitPoint(self.change_log)
+        commit_point.losses.on_covered = self._covered
+        self._appender = Appender(self.change_log, commit_point, self.publish, self.quota)
+        self.publisher = Publisher(runtime, self.change_log, commit_point, self.publish, self.synced.after)
+        self.copier = Copier(self.change_log, commit_point, self._appender, self.quota, self.publish)
         self.writer = CatalogWriter(self.catalog, self.change_log, self._gone)
         self.catalog.watch_floors(FloorLog(self.change_log, runtime).moved)
         self.key_windows = KeyWindows(self.catalog)
@@ -253,7 +255,7 @@ class Engine:
             self._thread,
             self.blocks,
             self.time,
-            self._appender.losses,
+            self._commit_point.losses,
             self.change_log.space,
             space_reserve,
             self.recovered.snapshot,
@@ -271,7 +273,7 @@ class Engine:
             settings,
             self.catalog,
             self.change_log,
-            self._appender,
+            self._commit_point,
             self.segment_files,
             self.checkpointer,
             relocation,
@@ -379,7 +381,7 @@ class Engine:
         self._appender.check_new(config, rows)
         created = self.writer.create(name, config, for_write=True)
         topic = self.catalog.by_name[name]
-        created.then(lambda _: self._appender.reservations.idle.watch(topic, self.time.now()))
+        created.then(lambda _: self._commit_point.reservations.idle.watch(topic, self.time.now()))
         return topic
 
     def put_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
@@ -485,7 +487,7 @@ class Engine:
     @property
     def idle_topics(self) -> IdleTopics:
         """Return the topics that have seqs reserved."""
-        return self._appender.reservations.idle
+        return self._commit_point.reservations.idle
 
     def synced_seq(self, topic: Topic) -> int:
         """Return the highest seq that is known to be on stable storage."""

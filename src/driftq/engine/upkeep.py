@@ -25,8 +25,8 @@ from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.control_frames import TimeSeenBody, encode_body
 from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.appender import Appender
 from driftq.engine.write.change_log import ChangeLog
+from driftq.engine.write.commit_point import CommitPoint
 from driftq.model.limits import MIB
 from driftq.storage.blocks.frame import Kind, encode_control
 from driftq.storage.space_reserve import SpaceReserve
@@ -60,7 +60,7 @@ class Upkeep:
         settings: Settings,
         catalog: Catalog,
         change_log: ChangeLog,
-        appender: Appender,
+        commit_point: CommitPoint,
         segment_files: SegmentFiles,
         checkpointer: Checkpointer,
         relocation: Relocation | None,
@@ -74,7 +74,7 @@ class Upkeep:
         self._settings = settings
         self._catalog = catalog
         self._change_log = change_log
-        self._appender = appender
+        self._commit_point = commit_point
         self._segment_files = segment_files
         self._checkpointer = checkpointer
         self._relocation = relocation
@@ -146,7 +146,7 @@ class Upkeep:
             if topic.dropped:
                 self._segment_files.drop(topic)
         self._note_time()
-        self._appender.reservations.idle.look(now)
+        self._commit_point.reservations.idle.look(now)
         self._key_windows.look(now)
         if self._ticks % _SLOW_TICKS == 0:
             self._slow()
@@ -260,7 +260,7 @@ class Upkeep:
     @property
     def _awaited(self) -> bool:
         """Whether something needs a checkpoint, even if nothing is written."""
-        lost = bool(self._appender.losses)
+        lost = bool(self._commit_point.losses)
         return lost or self._segment_files.waiting or (self._relocation is not None and self._relocation.waiting)
 
     def _note_time(self) -> None:

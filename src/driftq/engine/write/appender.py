@@ -23,11 +23,14 @@ from driftq.engine.load.quota import Quota
 from driftq.engine.load.topic_caps import check_caps, check_size
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.change_log import ChangeLog
-from driftq.engine.write.lost_writes import Losses
-from driftq.engine.write.seq_reservations import Reservations
+from driftq.engine.write.commit_point import QUEUED, SYNCED, WRITTEN, CommitPoint, SentRecords
 from driftq.engine.write.state_changes import Single, apply_append, apply_singles
-from driftq.errors import DriftQError, ShardStoppedError
-from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS
+from driftq.errors import DriftQError
+from driftq.model.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_RECORDS_MAX,
+    OWN_BLOCK_RECORDS,
+)
 from driftq.model.topic_config import Discard, Durability, TopicConfig
 from driftq.storage.blocks.block import Block, encode_block
 from driftq.storage.blocks.rows import Row, Rows
@@ -113,12 +116,13 @@ class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
 class Appender:
     """Collects the writes of a loop turn and sends them to the log."""
 
-    def __init__(self, change_log: ChangeLog, published: Callable[[Topic], None], quota: Quota) -> None:
+    def __init__(
+        self, change_log: ChangeLog, commit_point: CommitPoint, published: Callable[[Topic], None], quota: Quota
+    ) -> None:
         self._change_log = change_log
+        self._commit_point = commit_point
         self._published = published
         self._quota = quota
-        self.losses = Losses()
-        self.reservations = Reservations(change_log)
         self._gathered: dict[Topic, list[PendingWrite]] = {}
         self._keys: dict[tuple[int, bytes], Pending[AppendResult]] = {}
         change_log.at_turn(self._send_gathered)
@@ -166,7 +170,7 @@ class Appender:
     def forget(self, topic: Topic, error: DriftQError) -> None:
         """Fail the writes that were collected for a deleted topic and not sent."""
         for write in self._gathered.pop(topic, ()):
-            self._fail(topic, [write], error)
+            self.fail(topic, [write], error)
 
     def knows(self, topic: Topic, key: bytes) -> bool:
         """Whether a write with this key is a repeat of one that is committed or in flight."""
@@ -252,33 +256,23 @@ class Appender:
         """Submit one frame, or one for each record with a key: seqs, stamp, and the commit point of the class."""
         shard = self._change_log.shard_of(topic)
         if shard.stopped is not None and topic.durability is not _EPHEMERAL:
-            self._fail(topic, writes, shard.stopped)  # the shard was not stopped when they were collected
+            self.fail(topic, writes, shard.stopped)  # the shard was not stopped when they were collected
             return
         first = topic.in_flight.next_seq
         ts = max(self._change_log.time.stamp(), topic.last_ts)
         durability = topic.durability
         frames, records = self._framed(topic, writes, first, ts, shard.synced_to)
         last = first + (len(writes) if records is None else records.count) - 1
-        topic.in_flight.next_seq = last + 1
-        sync = durability is _FSYNC or (
-            durability is _DISK
-            and (self.reservations.must_wait(topic, first, last) or self._change_log.overtakes_copies(topic))
+        when = QUEUED
+        if self._commit_point.must_sync(topic, first, last, self._change_log.overtakes_copies):
+            when = SYNCED
+        elif frames and shard.failing is not None:
+            when = WRITTEN  # while log writes fail, no write is acked when its frame is only queued
+        # Records of class `memory` may be loaded after the server is ready again.
+        late = (topic.id, ts) if durability is _MEMORY else None
+        self._commit_point.send(
+            _SentWrites(topic, first, last, self, self._change_log, writes, records, ts), frames, when, late
         )
-        # While log writes fail, a write that is normally acked when its frame is passed on waits until it is in the
-        # file.
-        ahead = topic.in_flight.waiting - topic.in_flight.handing if frames else topic.in_flight.waiting
-        if sync or ahead or (frames and shard.failing is not None):
-            self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
-        elif frames:
-            topic.in_flight.waiting += 1
-            topic.in_flight.handing += 1
-            lost = partial(self._written, topic, first, last)
-            handed = partial(self._handed, topic, writes, records, ts, first, last)
-            # Records of class `memory` may be loaded after the server is ready again.
-            late = (topic.id, ts) if durability is _MEMORY else None
-            self._change_log.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed, late=late)
-        elif self._apply(topic, writes, records, ts):
-            self._change_log.after_flush(partial(self._answer, topic, writes, first, ts, 0))
 
     def _framed(
         self, topic: Topic, writes: list[PendingWrite], first: int, ts: int, synced_to: int
@@ -300,78 +294,8 @@ class Appender:
         frame = encode_block(rows, topic_id=at, first_seq=first, ts=ts, synced_to=synced_to, key=writes[0].key)
         return [frame], Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
 
-    def _handed(
-        self,
-        topic: Topic,
-        writes: list[PendingWrite],
-        records: Rows | Block | None,
-        ts: int,
-        first: int,
-        last: int,
-        submission: Submission,
-        error: DriftQError | None,
-    ) -> None:
-        """Show the records of a frame that has been passed to the log writer, without waiting until it is written."""
-        topic.in_flight.waiting -= 1
-        topic.in_flight.handing -= 1
-        if error is not None:
-            self._change_log.give_back(topic)
-            self._fail(topic, writes, error)
-        elif self._apply(topic, writes, records, ts):
-            topic.in_flight.note_unsynced(self._change_log.shard_of(topic), submission.number, topic.head)
-            topic.in_flight.acked_since_reserve += last - first + 1
-            self._answer(topic, writes, first, ts, 0)
-
-    def _written(self, topic: Topic, first: int, last: int, submission: Submission, error: DriftQError | None) -> None:
-        """Note the result of writing a frame whose records are visible already."""
-        self.losses.note(topic, first, last, submission, error)
-        if error is not None:
-            self._change_log.on_lost(topic, first)
-
-    def _send_waiting(
-        self,
-        topic: Topic,
-        writes: list[PendingWrite],
-        frames: list[bytes],
-        records: Rows | Block | None,
-        ts: int,
-        first: int,
-        *,
-        sync: bool,
-    ) -> None:
-        topic.in_flight.waiting += 1
-        promised = topic.durability is _FSYNC
-
-        def done(submission: Submission, error: DriftQError | None) -> None:
-            topic.in_flight.waiting -= 1
-            if error is not None:
-                self._change_log.give_back(topic)
-                self._fail(topic, writes, error)
-                return
-            assert topic.head + 1 == first, "commits of one topic come in the order of their seqs"
-            if not self._apply(topic, writes, records, ts):
-                return
-            if frames:
-                topic.in_flight.note_unsynced(self._change_log.shard_of(topic), submission.number, topic.head)
-            # A `disk` write that waited for a reservation was not promised a sync, so its answer reports none.
-            self._answer(topic, writes, first, ts, max(1, submission.sync_ns) if promised else 0)
-
-        self._change_log.submit(topic, frames, sync=sync, done=done)
-
-    def _apply(self, topic: Topic, writes: list[PendingWrite], records: Rows | Block | None, ts: int) -> bool:
-        """Show committed records, or fail their writes with the error. Returns whether the records are visible."""
-        try:
-            if records is None:
-                self._change_log.apply(topic, lambda: apply_singles(topic, cast("list[Single]", writes), ts))
-            else:
-                self._change_log.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
-        except ShardStoppedError as stopped:
-            self._change_log.give_back(topic)
-            self._fail(topic, writes, stopped)
-            return False
-        return True
-
-    def _answer(self, topic: Topic, writes: list[PendingWrite], first: int, ts: int, sync_ns: int) -> None:
+    def answer(self, topic: Topic, writes: list[PendingWrite], first: int, ts: int, sync_ns: int) -> None:
+        """Answer writes whose records are visible now."""
         committed = FrameCommitted(topic.head, ts, sync_ns, self._synced_seq(topic))
         self._settle(topic, writes)
         for write in writes:
@@ -384,7 +308,8 @@ class Appender:
             return None
         return topic.in_flight.synced(self._change_log.shard_of(topic))
 
-    def _fail(self, topic: Topic, writes: list[PendingWrite], error: DriftQError) -> None:
+    def fail(self, topic: Topic, writes: list[PendingWrite], error: DriftQError) -> None:
+        """Fail writes that were accepted, none of whose records is visible."""
         self._settle(topic, writes)
         for write in writes:
             write.fail(error)
@@ -398,3 +323,38 @@ class Appender:
             if write.key is not None:
                 self._keys.pop((topic.id, write.key), None)
         self.count_in(topic, -records, -payload)
+
+
+class _SentWrites(SentRecords, eq=False):
+    """The writes of one frame, or of consecutive frames of single records, which `records` is None for."""
+
+    appender: Appender
+    change_log: ChangeLog
+    writes: list[PendingWrite]
+    records: Rows | Block | None
+    ts: int
+
+    def show(self) -> None:
+        """Add the records to the topic."""
+        if self.records is None:
+            apply_singles(self.topic, cast("list[Single]", self.writes), self.ts)
+        else:
+            apply_append(self.topic, self.records, self.ts, self.writes[0].key)
+
+    def done(self, submission: Submission | None, error: DriftQError | None) -> None:
+        """Answer the writes, or fail them."""
+        topic, answer = self.topic, self.appender.answer
+        if error is not None:
+            self.appender.fail(topic, self.writes, error)
+        elif submission is None:
+            self.change_log.after_flush(partial(answer, topic, self.writes, self.first, self.ts, 0))
+        else:
+            if topic.durability is not _EPHEMERAL:
+                topic.in_flight.note_unsynced(self.change_log.shard_of(topic), submission.number, self.last)
+            # A `disk` write that waited for a reservation was not promised a sync, so its answer reports none.
+            sync_ns = max(1, submission.sync_ns) if topic.durability is _FSYNC else 0
+            answer(topic, self.writes, self.first, self.ts, sync_ns)
+
+    def lost(self) -> None:
+        """Report the loss to the routers into the topic."""
+        self.change_log.on_lost(self.topic, self.first)

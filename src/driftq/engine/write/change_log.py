@@ -201,8 +201,11 @@ class ChangeLog:
         try:
             return change()
         except OSError as error:
-            why = f"a committed change could not be applied: {error.strerror}"
-            raise self.shard_of(topic).stop(why) from error
+            raise self.stopped_by(topic, error) from error
+
+    def stopped_by(self, topic: Topic, error: OSError) -> ShardStoppedError:
+        """Stop the shard because a committed change could not be applied. Returns the error for its caller."""
+        return self.shard_of(topic).stop(f"a committed change could not be applied: {error.strerror}")
 
     def give_back(self, topic: Topic) -> None:
         """Free the seqs of failed writes, which no caller got, once no change of the topic is waiting."""

@@ -13,7 +13,6 @@ Invariants
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -21,8 +20,9 @@ from driftq.engine.load.quota import Quota
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import Appender
 from driftq.engine.write.change_log import ChangeLog
+from driftq.engine.write.commit_point import QUEUED, SYNCED, CommitPoint, SentRecords
 from driftq.engine.write.state_changes import apply_append
-from driftq.errors import DriftQError, ShardStoppedError
+from driftq.errors import DriftQError
 from driftq.model.limits import OWN_BLOCK_RECORDS
 from driftq.model.topic_config import Discard, Durability
 from driftq.storage.blocks.block import Block, encode_block
@@ -38,6 +38,25 @@ class CopyNote(NamedTuple):
 
     kind: int
     body: bytes
+
+
+class _SentCopies(SentRecords, eq=False):
+    """Copies, and the number of the control frame that is logged with them, if there is one."""
+
+    records: Rows | Block
+    ts: int
+    op: int | None
+    settled: Callable[[Submission | None, DriftQError | None], None]
+
+    def show(self) -> None:
+        """Add the copies to the topic."""
+        apply_append(self.topic, self.records, self.ts)
+        if self.op is not None:
+            self.topic.op = self.op
+
+    def done(self, submission: Submission | None, error: DriftQError | None) -> None:
+        """Pass the result on to the caller."""
+        self.settled(submission, error)
 
 
 def fitting(topic: Topic, sizes: Sequence[int], quota: int | None) -> int:
@@ -59,9 +78,15 @@ class Copier:
     """Adds copied records to topics."""
 
     def __init__(
-        self, change_log: ChangeLog, appender: Appender, quota: Quota, published: Callable[[Topic], None]
+        self,
+        change_log: ChangeLog,
+        commit_point: CommitPoint,
+        appender: Appender,
+        quota: Quota,
+        published: Callable[[Topic], None],
     ) -> None:
         self._change_log = change_log
+        self._commit_point = commit_point
         self._appender = appender
         self._quota = quota
         self._published = published
@@ -72,55 +97,33 @@ class Copier:
 
     def place(self, topic: Topic, rows: Rows, done: Done, *, note: CopyNote | None, lasting: bool) -> None:
         """Copy records for which there is room. `lasting`: the source records are on stable storage."""
-        first, count, payload = topic.in_flight.next_seq, rows.count, rows.payload_bytes
+        flight = topic.in_flight
+        first, count, payload = flight.next_seq, rows.count, rows.payload_bytes
         last = first + count - 1
         ts = max(self._change_log.time.stamp(), topic.last_ts)
-        durability = topic.durability
         # Before the frames get their number: a reservation logs a frame of its own, which comes before them in the log.
-        sync = (durability is Durability.FSYNC and note is not None) or (
-            durability is Durability.DISK
-            and (
-                self._appender.reservations.must_wait(topic, first, last)
-                or (note is not None and self._change_log.between_shards(topic))
-            )
-        )
-
-        op = topic.in_flight.next_op
+        if note is not None:
+            sync = self._commit_point.must_sync(topic, first, last, self._change_log.between_shards)
+        else:  # nothing is logged that a sync could cover, but a sync covers the frame of a reservation
+            sync = topic.durability is Durability.DISK and self._commit_point.reservations.must_wait(topic, first, last)
+        op = flight.next_op
         records, frames = self._encoded(topic, rows, ts, note)
-        topic.in_flight.next_seq = last + 1
 
-        def show() -> None:
-            apply_append(topic, records, ts)
-            if note is not None:
-                topic.op = op
-
-        if not sync and not frames and not topic.in_flight.waiting:
-            # The source records have been passed to the log writer; before that no router could read them.
-            if self._show(topic, show, done):
-                topic.in_flight.acked_since_reserve += count
-                self._settled(topic, last, None, lasting=lasting)
-            return
-        at_hand_over = not sync and bool(frames) and topic.in_flight.waiting == topic.in_flight.handing
-        topic.in_flight.waiting += 1
-        topic.in_flight.handing += at_hand_over
-        self._appender.count_in(topic, count, payload)
-
-        def settle(submission: Submission, error: DriftQError | None) -> None:
-            topic.in_flight.waiting -= 1
-            topic.in_flight.handing -= at_hand_over
+        def settled(submission: Submission | None, error: DriftQError | None) -> None:
             self._appender.count_in(topic, -count, -payload)
-            if error is not None:
-                self._change_log.give_back(topic)
-                done(error)
-            elif self._show(topic, show, done):
-                topic.in_flight.acked_since_reserve += count if at_hand_over else 0
-                self._settled(topic, last, submission.number if frames else None, lasting=lasting)
+            done(error)
+            if error is None:
+                if submission is None:
+                    flight.acked_since_reserve += count
+                self._settled(
+                    topic, last, submission.number if submission is not None and frames else None, lasting=lasting
+                )
 
-        if at_hand_over:
-            lost = partial(self._appender.losses.note, topic, first, last)
-            self._change_log.submit(topic, frames, sync=False, done=lost, prompt=False, handed=settle)
-        else:
-            self._change_log.submit(topic, frames, sync=sync, done=settle)
+        self._appender.count_in(topic, count, payload)
+        # Copies without frames have nothing to wait for: the source records have been passed to the log writer; before
+        # that no router could read them.
+        sent = _SentCopies(topic, first, last, records, ts, op if note is not None else None, settled)
+        self._commit_point.send(sent, frames, SYNCED if sync else QUEUED)
 
     def _encoded(self, topic: Topic, rows: Rows, ts: int, note: CopyNote | None) -> tuple[Rows | Block, list[bytes]]:
         """Return the records in the form that is added to the topic, and the frames to log."""
@@ -136,16 +139,6 @@ class Copier:
         )
         topic.in_flight.next_op += 1
         return records, [frame, control]
-
-    def _show(self, topic: Topic, show: Callable[[], None], done: Done) -> bool:
-        try:
-            self._change_log.apply(topic, show)
-        except ShardStoppedError as stopped:
-            self._change_log.give_back(topic)
-            done(stopped)
-            return False
-        done(None)
-        return True
 
     def _settled(self, topic: Topic, last: int, number: int | None, *, lasting: bool) -> None:
         """Note when the copies, which are visible now, are on stable storage: as soon as their source records are."""

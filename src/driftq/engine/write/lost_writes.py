@@ -15,8 +15,6 @@ Invariants
 from collections.abc import Callable
 
 from driftq.engine.state.topic import Topic
-from driftq.errors import DriftQError
-from driftq.storage.wal.group_commit import Submission
 
 
 class Losses:
@@ -30,13 +28,12 @@ class Losses:
     def __bool__(self) -> bool:
         return bool(self._topics)
 
-    def note(self, topic: Topic, first: int, last: int, _: Submission, error: DriftQError | None) -> None:
-        """Note the result of writing a frame whose records were acked when it was queued."""
-        if error is not None:
-            flight = topic.in_flight
-            flight.lost_from = first if flight.lost_from is None else min(first, flight.lost_from)
-            flight.lost_to = max(last, flight.lost_to)
-            self._topics.add(topic)
+    def note(self, topic: Topic, first: int, last: int) -> None:
+        """Note that a frame was not written whose records were acked when it was queued."""
+        flight = topic.in_flight
+        flight.lost_from = first if flight.lost_from is None else min(first, flight.lost_from)
+        flight.lost_to = max(last, flight.lost_to)
+        self._topics.add(topic)
 
     def captured(self) -> dict[Topic, int]:
         """Return the head of every topic with lost records, in the turn in which a checkpoint captures them."""

@@ -13,7 +13,6 @@ than the Commit frame may still be in flight, and after a checkpoint between the
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -24,8 +23,9 @@ from driftq.engine.state.durable_feature import DurableState
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.change_log import ChangeLog
+from driftq.engine.write.commit_point import SYNCED, WRITTEN, CommitPoint, SentRecords
 from driftq.engine.write.state_changes import apply_append
-from driftq.errors import DriftQError, InternalError, ShardStoppedError, TopicNotFoundError
+from driftq.errors import DriftQError, InternalError, TopicNotFoundError
 from driftq.model.limits import COMMIT_BYTES_MAX, OWN_BLOCK_RECORDS
 from driftq.model.topic_config import Durability
 from driftq.storage.blocks.block import Block, encode_block
@@ -64,15 +64,27 @@ class _Plan(NamedTuple):
     synced_to: int
 
 
-class _Sent(NamedTuple):
-    """A publication that has been queued: its records, its Commit frame and its seqs."""
+class _SentPublication(SentRecords, eq=False):
+    """A publication that has been sent: its records, and its Commit frame."""
 
+    asked: Publication
     records: list[Rows | Block]
     body: bytes
     op: int
-    first: int
-    last: int
     ts: int
+    settled: "Callable[[Publication, SentRecords, int, Submission | None, DriftQError | None], None]"
+
+    def show(self) -> None:
+        """Add all records to the topic, with the state of the feature."""
+        for rows in self.records:
+            apply_append(self.topic, rows, self.ts)
+        self.topic.op = self.op
+        self.topic.changed = True
+        self.asked.feature.apply(COMMIT, self.topic, self.ts, self.body)
+
+    def done(self, submission: Submission | None, error: DriftQError | None) -> None:
+        """Pass the result on to the caller."""
+        self.settled(self.asked, self, self.ts, submission, error)
 
 
 class Publisher:
@@ -82,10 +94,12 @@ class Publisher:
         self,
         runtime: Runtime,
         change_log: ChangeLog,
+        commit_point: CommitPoint,
         published: Callable[[Topic], None],
         when_synced: Callable[[Shard, int, Callable[[], None]], None],
     ) -> None:
         self._change_log = change_log
+        self._commit_point = commit_point
         self._published = published
         self._when_synced = when_synced
         self._gathered: list[Publication] = []
@@ -169,52 +183,27 @@ class Publisher:
         op = topic.in_flight.next_op
         frames = [frame for frame, _ in encoded if frame is not None]
         frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to))
-        sent = _Sent([rows for _, rows in encoded], body, op, first, last, ts)
-        topic.in_flight.next_seq = last + 1
         topic.in_flight.next_op = op + 1
-        topic.in_flight.waiting += 1
-        # Above the reservation, records of a `disk` topic must be durable before a reader sees them.
-        first_seen = last > topic.reserved or self._change_log.overtakes_copies(topic)
-        sync = topic.durability is Durability.FSYNC or (topic.durability is Durability.DISK and first_seen)
-        self._change_log.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
+        sync = self._commit_point.must_sync(topic, first, last, self._change_log.overtakes_copies, reserve=False)
+        sent = _SentPublication(topic, first, last, asked, [rows for _, rows in encoded], body, op, ts, self._committed)
+        self._commit_point.send(sent, frames, SYNCED if sync else WRITTEN)
 
-    def _done(self, asked: Publication, sent: "_Sent", submission: Submission, error: DriftQError | None) -> None:
-        topic = asked.topic
-        topic.in_flight.waiting -= 1
-        if error is None:
-            error = self._apply(asked, sent)
+    def _committed(
+        self, asked: Publication, sent: SentRecords, ts: int, submission: Submission | None, error: DriftQError | None
+    ) -> None:
         if error is not None:
-            self._change_log.give_back(topic)
             self._fail(asked, error)
             return
+        assert submission is not None, "every publication has a frame"
+        topic = asked.topic
         shard = self._change_log.shard_of(topic)
         if topic.durability is not Durability.EPHEMERAL:
             topic.in_flight.note_unsynced(shard, submission.number, sent.last)
         self._when_synced(shard, submission.number, asked.synced)
         self._settle(asked)
         sync_ns = max(1, submission.sync_ns) if topic.durability is Durability.FSYNC else 0
-        asked.pending.resolve(AppendResult(sent.first, sent.last, topic.head, sent.ts, sync_ns=sync_ns))
+        asked.pending.resolve(AppendResult(sent.first, sent.last, topic.head, ts, sync_ns=sync_ns))
         self._published(topic)
-
-    def _apply(self, asked: Publication, sent: "_Sent") -> DriftQError | None:
-        """Show all records at once, or return the error."""
-        topic = asked.topic
-        if topic.gone:
-            return TopicNotFoundError(topic.name)
-        assert topic.head + 1 == sent.first, "commits of one topic come in the order of their seqs"
-
-        def apply() -> None:
-            for rows in sent.records:
-                apply_append(topic, rows, sent.ts)
-            topic.op = sent.op
-            topic.changed = True
-            asked.feature.apply(COMMIT, topic, sent.ts, sent.body)
-
-        try:
-            self._change_log.apply(topic, apply)
-        except ShardStoppedError as stopped:
-            return stopped
-        return None
 
     def _fail(self, asked: Publication, error: DriftQError) -> None:
         self._settle(asked)

@@ -3,10 +3,8 @@
 from functools import partial
 
 from driftq.engine.write.lost_writes import Losses
-from driftq.errors import InternalError
 from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic_config import Durability, TopicConfig
-from driftq.storage.wal.group_commit import Submission
 from driftq.testing import CrashMode, EngineRig, FaultyDisk
 
 
@@ -81,7 +79,7 @@ def test_what_is_lost_after_a_capture_stays_lost_when_that_checkpoint_is_durable
     rig = lossy.rig
     lossy.put("t")
     lossy.lose("t", 1, 2)
-    losses = rig.engine._appender.losses
+    losses = rig.engine._commit_point.losses
     captured = losses.captured()
     rig.write("t", 3)
     lossy.lose("t", 4)
@@ -98,7 +96,7 @@ def test_a_deleted_topic_keeps_no_loss() -> None:
     rig = lossy.rig
     lossy.put("t")
     lossy.lose("t", 1)
-    losses = rig.engine._appender.losses
+    losses = rig.engine._commit_point.losses
     captured = losses.captured()
     assert captured
     rig.run(rig.engine.delete_topic("t"))
@@ -106,14 +104,14 @@ def test_a_deleted_topic_keeps_no_loss() -> None:
     assert not losses
 
 
-def test_a_frame_that_was_written_is_no_loss() -> None:
+def test_a_loss_covers_all_frames_that_were_lost() -> None:
     rig = EngineRig()
     rig.put("t", Durability.DISK)
     losses, topic = Losses(), rig.topic("t")
-    losses.note(topic, 1, 2, Submission((), sync=False, done=None), None)
     assert not losses
-    losses.note(topic, 3, 4, Submission((), sync=False, done=None), InternalError("no"))
-    assert (topic.in_flight.lost_from, topic.in_flight.lost_to, losses.captured()) == (3, 4, {topic: topic.head})
+    losses.note(topic, 5, 6)
+    losses.note(topic, 3, 4)
+    assert (topic.in_flight.lost_from, topic.in_flight.lost_to, losses.captured()) == (3, 6, {topic: topic.head})
 
 
 def test_a_jump_between_two_frames_of_one_run_is_a_loss_for_sure() -> None:
