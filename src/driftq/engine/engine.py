@@ -17,7 +17,6 @@ from driftq.engine.files.checkpoint_health import CheckpointRecord
 from driftq.engine.files.index_rebuild import Mending
 from driftq.engine.files.relocation import Relocation
 from driftq.engine.files.segment_files import SegmentFiles, SegmentPolicy
-from driftq.engine.idle_topics import IdleTopics
 from driftq.engine.key_expiry import KeyWindows
 from driftq.engine.load.disk_forecast import SpaceWatch
 from driftq.engine.load.disk_space import DiskSpace
@@ -483,11 +482,6 @@ class Engine:
             await found
             found = self.diff(name, query)
         return found
-
-    @property
-    def idle_topics(self) -> IdleTopics:
-        """Return the topics that have seqs reserved."""
-        return self._commit_point.reservations.idle
 
     def synced_seq(self, topic: Topic) -> int:
         """Return the highest seq that is known to be on stable storage."""

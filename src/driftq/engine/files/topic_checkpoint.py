@@ -85,7 +85,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
         if segment.resident:
             continue
         if whole and segment.durable_blocks:
-            states.append(_capture_segment(topic, segment))
+            states.append(_capture_segment(segment))
             segment.named = True
         segment.noted = len(segment.flips)
         copied = segment.durable_blocks if whole else 0
@@ -115,7 +115,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
     )
 
 
-def _capture_segment(topic: Topic, segment: Segment) -> SegmentState:
+def _capture_segment(segment: Segment) -> SegmentState:
     blocks = segment.durable_blocks
     index = segment.index
     return SegmentState(

@@ -170,9 +170,9 @@ class ChangeLog:
                 pending.fail(TopicNotFoundError(topic.name))
             else:
                 try:
-                    value = self.apply(topic, lambda: apply(op, ts))
-                except ShardStoppedError as stopped:
-                    pending.fail(stopped)
+                    value = apply(op, ts)
+                except OSError as unreadable:
+                    pending.fail(self.stopped_by(topic, unreadable))
                 else:
                     pending.resolve(value)
 
@@ -196,15 +196,8 @@ class ChangeLog:
                 shard.submit(Submission([frame], sync=False, done=done, prompt=False, uses_reserve=True))
         self.schedule()
 
-    def apply(self, topic: Topic, change: Callable[[], T]) -> T:
-        """Make a committed change. Stops the shard and raises ShardStoppedError if a block cannot be read."""
-        try:
-            return change()
-        except OSError as error:
-            raise self.stopped_by(topic, error) from error
-
     def stopped_by(self, topic: Topic, error: OSError) -> ShardStoppedError:
-        """Stop the shard because a committed change could not be applied. Returns the error for its caller."""
+        """Stop the shard, because a block that a committed change needs cannot be read. Returns the caller's error."""
         return self.shard_of(topic).stop(f"a committed change could not be applied: {error.strerror}")
 
     def give_back(self, topic: Topic) -> None:

@@ -143,10 +143,6 @@ class TagIndex:
         held = (self._keys, self._rows, self.first, self.last, self._prefix)
         return sys.getsizeof(self) + sum(map(sys.getsizeof, held))
 
-    def may_match_exact(self, tag: bytes) -> bool:
-        """Return False if no row can have this tag. Cheaper than `exact`."""
-        return self.first <= tag <= self.last and bool(self._keys)
-
     def may_match_prefix(self, prefix: bytes) -> bool:
         """Return False if no row's tag can begin with `prefix`. Cheaper than `prefix()`."""
         return self.first[: len(prefix)] <= prefix <= self.last and bool(self._keys)

@@ -269,7 +269,7 @@ def test_topics_that_gave_their_seqs_back_cost_nothing_per_second(rig: EngineRig
     names = [f"t{number}" for number in range(50)]
     for name in names:
         rig.write(name, 1, config=TopicConfig(durability=Durability.DISK))
-    idle = rig.engine.idle_topics
+    idle = rig.engine._commit_point.reservations.idle
     assert len(idle) == 50
     rig.runtime.advance(62_000)
     assert len(idle) == 0

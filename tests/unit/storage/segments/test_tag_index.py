@@ -31,7 +31,6 @@ def check_exact(index: TagIndex, given_tags: Sequence[tuple[bytes, int]], tag: b
     if certain:
         assert list(rows) == expected
     assert set(expected) <= set(rows)
-    assert index.may_match_exact(tag) or not expected
     return certain
 
 
@@ -108,13 +107,6 @@ def test_zero_bytes_that_look_like_padding_are_doubted() -> None:
 
 def test_what_the_first_and_last_tag_rule_out_costs_no_search() -> None:
     index = TagIndex.build([(b"m-1", 0), (b"m-9", 1)])
-    assert [index.may_match_exact(tag) for tag in (b"l", b"m-1", b"m-5", b"m-9", b"n")] == [
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
     assert [index.may_match_prefix(tag) for tag in (b"", b"l", b"m", b"m-9", b"m-91", b"n")] == [
         *(True, False, True, True, False, False)
     ]
@@ -124,7 +116,7 @@ def test_what_the_first_and_last_tag_rule_out_costs_no_search() -> None:
 def test_an_index_without_tags_matches_nothing() -> None:
     index = TagIndex.decode(TagIndex.build([]).encode())
     assert index is not None
-    assert (index.may_match_exact(b""), index.may_match_prefix(b"")) == (False, False)
+    assert not index.may_match_prefix(b"")
     assert index.exact(b"") == index.prefix(b"") == ((), True)
 
 
