@@ -111,6 +111,7 @@ class CommitPoint:
         """Show records whose frames have been passed to the log writer, without waiting until they are written."""
         flight = sent.topic.in_flight
         flight.handing -= 1
+        flight.waiting -= 1
         flight.acked_since_reserve += 0 if error else sent.last - sent.first + 1
         self._reached(sent, submission, error)
 
@@ -122,12 +123,13 @@ class CommitPoint:
 
     def _waited(self, sent: SentRecords, submission: Submission, error: DriftQError | None) -> None:
         """Show records that had to wait until they were written, or for earlier ones."""
-        ordered = sent.topic.gone or sent.topic.head + 1 == sent.first
+        topic = sent.topic
+        topic.in_flight.waiting -= 1
+        ordered = topic.gone or topic.head + 1 == sent.first
         assert error is not None or ordered, "commits of one topic come in the order of their seqs"
         self._reached(sent, submission, error)
 
     def _reached(self, sent: SentRecords, submission: Submission, error: DriftQError | None) -> None:
-        sent.topic.in_flight.waiting -= 1
         if error is None:
             self._show(sent, submission)
         else:

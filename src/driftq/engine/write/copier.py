@@ -13,6 +13,7 @@ Invariants
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -46,16 +47,22 @@ class _SentCopies(SentRecords, eq=False):
     records: Rows | Block
     ts: int
     op: int | None
+    uncount: Callable[[], None]
     settled: Callable[[Submission | None, DriftQError | None], None]
+    counted: bool = True
 
     def show(self) -> None:
-        """Add the copies to the topic."""
+        """Add the copies to the topic. They are in flight no longer: what their caps evict may be copied, too."""
+        self.counted = False
+        self.uncount()
         apply_append(self.topic, self.records, self.ts)
         if self.op is not None:
             self.topic.op = self.op
 
     def done(self, submission: Submission | None, error: DriftQError | None) -> None:
         """Pass the result on to the caller."""
+        if self.counted:
+            self.uncount()
         self.settled(submission, error)
 
 
@@ -110,7 +117,6 @@ class Copier:
         records, frames = self._encoded(topic, rows, ts, note)
 
         def settled(submission: Submission | None, error: DriftQError | None) -> None:
-            self._appender.count_in(topic, -count, -payload)
             done(error)
             if error is None:
                 if submission is None:
@@ -122,7 +128,8 @@ class Copier:
         self._appender.count_in(topic, count, payload)
         # Copies without frames have nothing to wait for: the source records have been passed to the log writer; before
         # that no router could read them.
-        sent = _SentCopies(topic, first, last, records, ts, op if note is not None else None, settled)
+        uncount = partial(self._appender.count_in, topic, -count, -payload)
+        sent = _SentCopies(topic, first, last, records, ts, op if note is not None else None, uncount, settled)
         self._commit_point.send(sent, frames, SYNCED if sync else QUEUED)
 
     def _encoded(self, topic: Topic, rows: Rows, ts: int, note: CopyNote | None) -> tuple[Rows | Block, list[bytes]]:
