@@ -177,7 +177,7 @@ class WriterProcess(Protocol):
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
-        """Make the process call `module:function` with its desk and `head`. `hear` must not keep a body."""
+        """Make the process call `module:function` with its `ServerLine` and `head`. `hear` must not keep a body."""
         ...
 
     def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
