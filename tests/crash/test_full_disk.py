@@ -331,6 +331,26 @@ def test_deletes_make_a_checkpoint_small_enough_if_there_is_no_reserve_for_it() 
     assert _done(again, lambda: again.append("t0", 1)).count == 1
 
 
+@pytest.mark.parametrize("reserve", [900_000, 1_050_000, 1_200_000])
+def test_checkpoints_go_on_while_each_of_them_frees_something(reserve: int) -> None:
+    """proves: G-IO-13; after the deletes nothing is written that would make a checkpoint due."""
+    world = _begin_with(topics := 20, 4_000_000)
+    _fill(world, *(f"t{number}" for number in range(topics)))
+    world.disk.space = world.disk.used_bytes()
+    disk = crash(world.disk, KILL, 1)
+    file = disk.open("/data/.driftq.reserve")
+    file.truncate(reserve)
+    file.close()
+    disk.space = disk.used_bytes()
+    again = _started_on(disk, world)
+    again.advance(3000)
+    for number in range(11):
+        _done(again, lambda: again.delete(f"t{number}", before=10**6))  # noqa: B023 - called at once
+    again.advance(30_000)
+    assert not _is_short(again)
+    assert _done(again, lambda: again.append("t0", 1)).count == 1
+
+
 @pytest.mark.parametrize("space", range(3_700_000, 6_000_000, 15_013 if ALL else 160_001))
 def test_a_full_disk_of_any_size_can_be_emptied_and_stopped(space: int) -> None:
     """proves: G-IO-13, G-IO-15"""

@@ -47,6 +47,7 @@ _LOOK_SHARE = 4
 _LOOK_TOPIC_BYTES = 1024
 """The reserve is looked at after this much log per topic, because a look takes time for every topic."""
 _SETTLE_MS = 5000
+_FOLLOW_UPS_MAX = 5
 """Minimum time between checkpoints that are taken only for delete flags, file removals and relocations.
 """
 
@@ -86,6 +87,7 @@ class Upkeep:
         self._space_reserve = space_reserve
         self._relieving = False
         self._shrunk = False
+        self._follow_ups = 0
         """Whether the logs have given back what they could since the last checkpoint that had room."""
         self._relieved = False
         """Whether a checkpoint was taken for lack of space since there was last enough of it."""
@@ -213,12 +215,24 @@ class Upkeep:
             self.keep_space_reserve()
             self._segment_files.retry()
             self._relieved, self._shrunk = self._change_log.space.short, False
+            self._follow_up()
         elif self._checkpointer.lacked and not self._shrunk:
             self._shrunk = True
             self._change_log.space.shrink_logs()
             self._runtime.later(_SHRINK_MS, self._relieve)
             return
         self._change_log.space.relief_ends()
+
+    def _follow_up(self) -> None:
+        """Take another checkpoint if space is still short after one, at most five in a row.
+
+        The next one frees the WAL file that the mark of this one is in, and segments whose writes had no room before.
+        """
+        if self._change_log.space.short and self._follow_ups < _FOLLOW_UPS_MAX:
+            self._follow_ups += 1
+            self.relieve()
+        else:
+            self._follow_ups = 0
 
     def keep_space_reserve(self) -> None:
         """Reserve space for the next checkpoint, up to twice what it needs now; refuse records without it."""
