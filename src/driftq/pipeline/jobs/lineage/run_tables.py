@@ -277,16 +277,32 @@ def _judge(step: _Step, children: list[_Step], *, forgotten: bool) -> None:
 
 
 def _critical_path(steps: dict[str, _Step]) -> list[_Step]:
-    """Return the steps from the origin of the step that ends last to that step, in order of time."""
+    """Return the steps from the origin of the step that ends last to that step, in order of time.
+
+    Of steps with the same times, the one with the most ancestors is the last: a step never ends before its parent.
+    """
     if not steps:
         return []
-    at: _Step | None = max(steps.values(), key=lambda step: (step.end_ms or step.start_ms, step.start_ms))
+    times = {name: (step.end_ms or step.start_ms, step.start_ms) for name, step in steps.items()}
+    newest = max(times.values())
+    last = [step for name, step in steps.items() if times[name] == newest]
+    at: _Step | None = last[0] if len(last) == 1 else max(last, key=lambda step: _depth(steps, step))
     path: list[_Step] = []
     while at is not None and not at.critical:
         at.critical = True
         path.append(at)
         at = steps.get(at.parent_step_id)
     return path[::-1]
+
+
+def _depth(steps: dict[str, _Step], step: _Step) -> int:
+    """Return the number of ancestors of a step, each counted once."""
+    seen: set[str] = set()
+    at = steps.get(step.parent_step_id)
+    while at is not None and at.step_id not in seen:
+        seen.add(at.step_id)
+        at = steps.get(at.parent_step_id)
+    return len(seen)
 
 
 def _run_row(steps: dict[str, _Step], path: list[_Step]) -> dict[str, Any]:

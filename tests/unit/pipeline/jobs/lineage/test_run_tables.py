@@ -148,6 +148,13 @@ def test_a_message_that_the_server_has_forgotten_and_knows_again_is_as_it_says()
     assert rows(remember(known, done(0), now_ms=300)).run["status"] == "done"
 
 
+def test_of_steps_with_the_same_times_the_last_on_the_critical_path_is_the_one_with_most_ancestors() -> None:
+    """Messages of one millisecond have the same times."""
+    tries = (attempt("plan", 0, 100), attempt("write", 1, 100, "plan"), attempt("check", 2, 100, "write"))
+    for order in (tries, tries[::-1]):
+        assert rows(remember(memory(*order), {}, now_ms=100)).run["critical_path"] == "plan > write > check"
+
+
 def test_the_critical_path_leads_to_what_ends_last() -> None:
     tries = [attempt("root", 0, 0), attempt("quick", 1, 10, "root"), attempt("slow", 2, 20, "root")]
     tries.append(attempt("slower", 3, 500, "slow"))
