@@ -167,7 +167,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         reply=additions.SegmentManifest,
         errors=(404,),
     ),
-    ("POST", "/v0/diff"): Operation(
+    ("POST", "/v0/reads"): Operation(
         summary="Read at most 100 topics: one Arrow stream per read, one after another.",
         body=many_reads.ReadsBody,
         reply=None,

@@ -83,7 +83,7 @@ def _first_pages(task: Task, splits: Sequence[Split], names: list[str]) -> dict[
     question = {"reads": reads, "max_batch_bytes": PAGE_BYTES}
     question |= {"include_tags": "tag" in names, "include_meta": "meta" in names}
     try:
-        source = pa.BufferReader(task.wire.arrow("/v0/diff", question))
+        source = pa.BufferReader(task.wire.arrow("/v0/reads", question))
     except AnswerError:
         return {}  # one of the topics may be gone; reading each by itself finds out which
     found = {}

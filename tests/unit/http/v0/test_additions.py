@@ -180,15 +180,15 @@ def test_one_request_reads_many_topics_as_streams_one_after_another(rig: ServerR
         rig.write(name, *range(5))
     reads = [{"topic": "b", "from_seq": 2}, {"topic": "t"}, {"topic": "a", "limit": 2}]
     accept = {"accept": ARROW}
-    reply = rig.send("POST", "/v0/diff", {"reads": reads}, headers=accept)
+    reply = rig.send("POST", "/v0/reads", {"reads": reads}, headers=accept)
     assert _streams(reply) == [("b", [3, 4, 5]), ("t", []), ("a", [1, 2])]
-    short = rig.send("POST", "/v0/diff", {"reads": reads, "max_batch_bytes": 1}, headers=accept)
+    short = rig.send("POST", "/v0/reads", {"reads": reads, "max_batch_bytes": 1}, headers=accept)
     assert _streams(short) == [("b", [3])]
-    assert rig.code("POST", "/v0/diff", {"reads": reads}) == (400, "invalid_request")
+    assert rig.code("POST", "/v0/reads", {"reads": reads}) == (400, "invalid_request")
     absent = {"reads": [*reads, {"topic": "none"}]}
-    assert rig.code("POST", "/v0/diff", absent, headers=accept) == (404, "topic_not_found")
-    assert rig.code("POST", "/v0/diff", {"reads": reads * 40}, headers=accept) == (400, "invalid_request")
-    assert rig.code("POST", "/v0/diff", {"reads": []}, headers=accept) == (400, "invalid_request")
+    assert rig.code("POST", "/v0/reads", absent, headers=accept) == (404, "topic_not_found")
+    assert rig.code("POST", "/v0/reads", {"reads": reads * 40}, headers=accept) == (400, "invalid_request")
+    assert rig.code("POST", "/v0/reads", {"reads": []}, headers=accept) == (400, "invalid_request")
 
 
 # Segments

@@ -54,14 +54,14 @@ class ManyReads:
 
     def routes(self) -> list[Route]:
         """Return the route of the read of many topics."""
-        return [Route("POST", "/v0/diff", self.read, Scope.READ, names_topics=True)]
+        return [Route("POST", "/v0/reads", self.read, Scope.READ, names_topics=True)]
 
     def read(self, request: Request) -> Pending[Reply]:
         """Return the pages that the body asks for, as Arrow streams one after another."""
         engine = self._server.engine
         body = decode_body(_BODY, request, body_bytes_max=self._server.settings.limits.body_bytes_max)
         if ARROW not in (request.header(b"accept") or b""):
-            raise InvalidRequestError(f"POST /v0/diff needs the header Accept: {ARROW.decode()}")
+            raise InvalidRequestError(f"POST /v0/reads needs the header Accept: {ARROW.decode()}")
         check_u64(body.max_batch_bytes, "max_batch_bytes")
         for read in body.reads:
             check_u64(read.from_seq, "from_seq")
