@@ -21,6 +21,8 @@ from driftq.system.clock import SystemClock
 from driftq.system.entropy import SystemEntropy
 
 RETAIN_HOURS = 168.0
+_STAGED_HOURS_MIN = 24.0
+"""How long a file of a task stays at least, however short the retention: a batch of a running archive may need it."""
 _MS = 1000
 
 
@@ -46,11 +48,12 @@ def compact_lake(lake: Lake, retain_hours: float) -> JobResult:
     """Merge the small files of all tables of records."""
     tables = [*lake.archives(), lake.table("bad_records", BAD_RECORDS)]
     done = [compact(lake, table, retain_hours=retain_hours) for table in tables if table.exists()]
+    left_over = remove_leftovers(lake, retain_hours=max(retain_hours, _STAGED_HOURS_MIN))
     facts = {
         "tables": len(done),
         "files_before": sum(table.files_before for table in done),
         "files_after": sum(table.files_after for table in done),
-        "removed": sum(table.removed for table in done) + remove_leftovers(lake, retain_hours=retain_hours),
+        "removed": sum(table.removed for table in done) + left_over,
     }
     return JobResult(facts, {"tables": [table._asdict() for table in done]})
 

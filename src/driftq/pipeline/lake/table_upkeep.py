@@ -37,7 +37,7 @@ class Compacted(NamedTuple):
     files_before: int
     files_after: int
     removed: int
-    """Number of files of the directory that no version since the retention needs."""
+    """Number of files that were replaced before the retention, and are removed now."""
 
 
 def compact(lake: Lake, table: LakeTable, *, retain_hours: float) -> Compacted:

@@ -1,11 +1,13 @@
 """Compaction, erasure and rebuilding of tables, checked with `verify`."""
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from driftq.pipeline.jobs.lake_jobs import compact_lake
 from driftq.pipeline.lake.archive_check import TopicExtent, verify
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.table_upkeep import compact, erase, remove_leftovers, reset
@@ -62,6 +64,16 @@ def test_files_of_tasks_that_were_killed_go_after_the_retention(lake: Lake) -> N
     (lake.staged / "part-1.parquet").touch()
     assert remove_leftovers(lake, retain_hours=1) == 0
     assert remove_leftovers(lake, retain_hours=0) == 1
+
+
+def test_a_short_retention_keeps_the_files_that_a_running_archive_is_about_to_commit(lake: Lake) -> None:
+    lake.staged.mkdir()
+    fresh, old = lake.staged / "part-1.parquet", lake.staged / "part-2.parquet"
+    fresh.touch()
+    old.touch()
+    os.utime(old, (0, 0))
+    compact_lake(lake, 0)
+    assert (fresh.exists(), old.exists()) == (True, False)
 
 
 def test_erased_rows_are_gone_and_the_rest_is_equal(lake: Lake) -> None:
